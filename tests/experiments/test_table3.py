@@ -8,8 +8,9 @@ from scipy.stats import bootstrap
 from threadpoolctl import threadpool_limits
 
 from bactrian import infer, learn
+from bactrian.experiments.table3 import protocol
 from bactrian.experiments.table3.cache import ArrayCache, arrays_checksum
-from bactrian.experiments.table3.choices import candidates_of, choose
+from bactrian.experiments.table3.choices import Candidate, candidates_of, choose, choose_steps
 from bactrian.experiments.table3.classifiers import BoostingSettings
 from bactrian.experiments.table3.corel import (
     CLASSES,
@@ -34,6 +35,7 @@ from bactrian.experiments.table3.table import (
     worse_than_nodes,
 )
 from bactrian.graphs.graph_data import GraphData
+from bactrian.solvers.solution import Status
 from bactrian.vision.superpixels import to_pixels
 
 SMALL = ScoreSettings(
@@ -172,7 +174,7 @@ def test_the_table_has_every_row_and_says_where_choices_come_from():
     mean = 100.0 * np.mean([c.superpixel["rbp"] for c in cells])
     (shown,) = [row for row in rows if row[:2] == ("CCCP", "none")]
     assert shown[4].startswith(f"{mean:.1f} (")
-    assert shown[10] == "84.4 (0.6)"
+    assert shown[11] == "84.4 (0.6)"
     alone = 100.0 * np.mean([c.superpixel["matched"] for c in table.cells if c.row == NODE_ROW])
     matched = 100.0 * np.mean([c.superpixel["matched"] for c in cells])
     assert shown[6].startswith(f"{matched - alone:+.2f} (")
@@ -330,12 +332,27 @@ def test_rows_are_the_same_with_and_without_those_they_depend_on(quick_folder, q
     assert kept == figures(quick_table)[0]
 
 
+def test_what_is_in_the_cache_is_not_learned_again_unless_the_code_changes(quick_folder, quick_table, monkeypatch):
+    def unwanted(*_, **__):
+        raise AssertionError("learned again")
+
+    monkeypatch.setattr(protocol, "fit", unwanted)
+    again = run(quick_folder, quick=True, rows=FEW, cache=quick_folder / "one")
+    assert figures(again) == figures(quick_table)
+    assert again.rows == quick_table.rows  # times, too, are those of learning
+    monkeypatch.setattr(protocol, "_sources", lambda: "other code")
+    with pytest.raises(AssertionError, match="learned again"):
+        run(quick_folder, quick=True, rows=FEW, cache=quick_folder / "one")
+
+
 def test_weak_scores_are_learned_from_in_both_ways_and_paths_are_followed(quick_folder):
-    rows = ("CAMEL(0)", "CCCP", "CCCP, followed")
+    rows = ("CAMEL(0)", "CCCP", "CCCP, followed", "CCCP, steps chosen")
     table = run(quick_folder, scores="own", quick=True, rows=rows, splits=1, cache=quick_folder / "own")
     place = {name: k for k, name in enumerate(table.columns)}
     kinds = [(row[0], row[place["prior variance"]], row[place["scores learned from"]]) for row in table.rows]
-    assert kinds == [(NODE_ROW, "none", ""), *((r, p, f) for f in FOLDS for p in ("none", "1") for r in rows)]
+    learned = [(r, p, f) for f in FOLDS for p in ("none", "1") for r in rows]
+    assert kinds == [(NODE_ROW, "none", ""), *(one for one in learned if one[:2] != (rows[3], "none"))]
+    assert sum("relinearisations, " in note and "cross-validation" in note for note in table.notes) == len(FOLDS)
     for row in table.rows:
         compared = row[place["against CAMEL(0), matched"]]
         assert (compared == "") == (row[0] in (NODE_ROW, "CAMEL(0)"))
@@ -356,6 +373,40 @@ def test_a_followed_row_is_judged_along_its_path():
     np.testing.assert_allclose(found, np.concatenate([one.variables for one in replayed]), atol=1e-12)
     cold, _ = marginals(ROW["CCCP, followed"], test, path, "rbp")
     assert np.abs(cold - found).max() > 1e-3
+
+
+def test_a_path_is_that_of_the_first_relinearisations_and_its_length_is_the_best_on_held_out_images():
+    corel = photographs(6)
+    scored = score_split(corel, draw_splits(6, n_drawn=6, n_train=4)[0], SMALL, ArrayCache(None))
+    row, limits = ROW["CCCP, steps chosen"], Budget(tolerance=1e-6)
+    train = scored.training_graphs("out-of-fold")
+    long = fit(row, train, limits, prior_variance=1.0, steps=2).solution
+    assert long.status is Status.FOLLOWED
+    assert long.path.shape == (3, train.n_weights)
+    for steps in range(3):
+        short = fit(row, train, limits, prior_variance=1.0, steps=steps).solution
+        np.testing.assert_allclose(short.path, long.path[: steps + 1], atol=1e-12)
+        replayed = infer(train, short.path, "replay", tolerance=1e-9, max_iterations=5000)
+        learned = np.concatenate([[t for t in tables if t.ndim == 1] for tables in short.beliefs])
+        np.testing.assert_allclose(np.concatenate([one.variables for one in replayed]), learned, atol=1e-5)
+    camel0 = fit(ROW["CAMEL(0)"], train, limits, prior_variance=1.0).solution
+    np.testing.assert_allclose(long.path[0], camel0.weights, atol=1e-3)
+
+    candidate = Candidate(1.0, "clusters", "out-of-fold")
+    steps, chosen = choose_steps(row, scored, candidate, limits=limits, seed=0, say=lambda _: None)
+    right = np.zeros(row.most_steps + 1)
+    for held in image_folds(4, 2, 0):
+        rest = np.setdiff1d(np.arange(4), held)
+        test = scored.held_out_graphs("out-of-fold", held)
+        for n in range(len(right)):
+            path = fit(
+                row, scored.training_graphs("out-of-fold", rest), limits, prior_variance=1.0, steps=n
+            ).solution.path
+            found = infer(test, path, "replay", tolerance=1e-6, max_iterations=300)
+            right[n] += np.sum(np.concatenate([one.variables for one in found]).argmax(axis=1) == test.labels)
+    assert steps == right.argmax()
+    shares = ", ".join(f"{100 * n / sum(image.n_superpixels for image in scored.train):.1f}" for n in right)
+    assert f"({shares} % from 0 on)" in chosen.why
 
 
 def test_a_limit_in_seconds_is_told(quick_folder):

@@ -356,7 +356,9 @@ def table3(
     rows: ChosenRows = None,
     seconds: Seconds = None,
     splits: Splits = None,
-    cache: Annotated[Path | None, typer.Option(help="Folder in which to cache features.")] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder that keeps features, scores and finished rows for the next run.")
+    ] = None,
     scores: Annotated[
         str, typer.Option(help="Node scores: rich, or of a superpixel's own appearance alone (own; ten splits).")
     ] = "rich",

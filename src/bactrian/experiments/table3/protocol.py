@@ -5,17 +5,23 @@ Nothing is chosen on test images: see :mod:`bactrian.experiments.table3.choices`
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import itertools
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
-from bactrian.arrays import Floats, Ints
+from bactrian.arrays import Arrays, Floats, Ints
 from bactrian.experiments.paper_table import LATE, Tell, iterations_of, rows_named, status_of
 from bactrian.experiments.table3.cache import ArrayCache
-from bactrian.experiments.table3.choices import Choice, candidates_of, choose, graph_options
+from bactrian.experiments.table3.choices import Choice, candidates_of, choose, choose_steps, graph_options
 from bactrian.experiments.table3.corel import (
     FOLDS,
     CorelImages,
@@ -79,7 +85,6 @@ class Cell:
     bp_converged: float = np.nan  #: part of the test images on which belief propagation converges
     status: str = ""
     late: bool = False  #: whether a limit in seconds stopped learning, or a fit of what it was chosen or starts from
-    weights: Floats = field(default_factory=lambda: np.zeros(0), repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +126,8 @@ def run_table3(corel: CorelImages, settings: Table3Settings, cache: ArrayCache, 
         say(f"split {number + 1}: features and node scores")
         scored = score_split(corel, split, settings.scores, cache, _prefixed(say, f"split {number + 1}: node scores, "))
         scoring += perf_counter() - started
-        found, chosen, predictions = _run_split(number, scored, settings, say)
+        key = [corel.checksum, split.train.tolist(), split.test.tolist()]
+        found, chosen, predictions = _run_split(number, scored, settings, cache, key, say)
         cells += found
         sizes.append(np.array([image.n_superpixels for image in scored.test]))
         choices += [f"split {number + 1}: {choice}" for choice in (*scored.choices, *chosen)]
@@ -137,22 +143,42 @@ def _prefixed(say: Tell, prefix: str) -> Tell:
 
 
 def _run_split(
-    number: int, scored: ScoredSplit, settings: Table3Settings, say: Tell
+    number: int,
+    scored: ScoredSplit,
+    settings: Table3Settings,
+    cache: ArrayCache,
+    key: list[Any],
+    say: Tell,
 ) -> tuple[list[Cell], list[str], dict[str, list[Floats]]]:
+    """Cells, choices and, on the first split, marginals; what the cache has under this key is not learned again."""
     alone = _accuracies([score.argmax(axis=1) for score in scored.test_scores], scored.test)
     superpixel, pixel = (dict.fromkeys(INFERENCES, part) for part in alone[:2])
     cells = [Cell(NODE_ROW, number, None, superpixel, pixel, dict.fromkeys(INFERENCES, alone[2]))]
     predictions = {NODE_ROW: [_softmax(score) for score in scored.test_scores]}
     choices: list[str] = []
+    ends = np.cumsum([len(score) for score in scored.test_scores])[:-1]
     for fold, with_prior in itertools.product(settings.folds, (False, True) if settings.priors else (False,)):
         learning = _Learning(number, scored, settings, fold, with_prior, say)
-        for row in rows_named(ROWS, settings.rows):
-            # Four times as many weights of tables call for a prior.
-            if with_prior or row.edges != "features":
-                cell, predictions[row.name] = learning.measure(row)
-                cells.append(cell)
-        choices += learning.choices
+        asked = [_sources(), *key, number, asdict(replace(settings, n_splits=1)), fold, with_prior]
+        stored = dict(cache.get("rows", asked, learning.measured))
+        said, chosen = json.loads(str(stored.pop("said")))
+        cells += [
+            Cell(**told, right=dict(zip(INFERENCES, r, strict=True)))
+            for told, r in zip(said, stored.pop("right"), strict=True)
+        ]
+        choices += chosen
+        predictions |= {name: np.split(found, ends) for name, found in stored.items()}
     return cells, choices, predictions
+
+
+@functools.cache
+def _sources() -> str:
+    """Checksum of the library's own code: figures of other code are not those of this."""
+    digest = hashlib.sha256(version("numba").encode())
+    root = Path(__file__).parents[2]
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 class _Learning:
@@ -167,6 +193,7 @@ class _Learning:
         self._chosen: dict[str, Choice] = {}
         self._fitted: dict[str, Fitted] = {}
         self._late: dict[str, bool] = {}
+        self._choosing: dict[str, float] = {}
 
     def choice(self, row: TableRow) -> Choice:
         """The row's prior and place of node scores, by cross-validation, or as of the row it takes them from."""
@@ -193,7 +220,7 @@ class _Learning:
     def fitted(self, row: TableRow) -> Fitted:
         """The row's solution."""
         if row.name not in self._fitted:
-            choice, start = self.choice(row), None
+            choice, start, steps = self.choice(row), None, None
             late = choice.late
             earlier = row.start or row.follows
             if earlier is not None:
@@ -201,14 +228,33 @@ class _Learning:
                 start = solution.weights if row.follows is None else solution
                 late |= self._late[earlier]
             candidate = choice.candidate
+            if row.most_steps is not None:
+                limits, seed = self.settings.limits, self.settings.seed
+                steps, chosen = choose_steps(row, self.scored, candidate, limits=limits, seed=seed, say=self.say)
+                self.choices.append(chosen.why)
+                self._choosing[row.name] = chosen.seconds
+                late |= chosen.late
             self.say(f"split {self.number + 1}: {row.name}, {candidate}")
             data = self.scored.training_graphs(candidate.fold, **graph_options(row, candidate))
-            found = fit(row, data, self.settings.limits, prior_variance=candidate.prior_variance, start=start)
+            prior = candidate.prior_variance
+            found = fit(row, data, self.settings.limits, prior_variance=prior, start=start, steps=steps)
             self._fitted[row.name] = found
             self._late[row.name] = late or status_of(found.solution) == LATE
         return self._fitted[row.name]
 
-    def measure(self, row: TableRow) -> tuple[Cell, list[Floats]]:
+    def measured(self) -> Arrays:
+        """All rows as arrays: what is said of each and was chosen, superpixels that are right, and marginals."""
+        told, right, found = [], [], {}
+        for row in rows_named(ROWS, self.settings.rows):
+            if self.with_prior or not row.needs_prior:
+                cell, beliefs = self.measure(row)
+                told.append({name: value for name, value in vars(cell).items() if name != "right"})
+                right.append([cell.right[inference] for inference in INFERENCES])
+                if self.number == 0:
+                    found[row.name] = beliefs
+        return {"said": np.array(json.dumps([told, self.choices])), "right": np.array(right), **found}
+
+    def measure(self, row: TableRow) -> tuple[Cell, Floats]:
         """The row's cell, and matched marginals of the test images."""
         fitted, choice, images = self.fitted(row), self.choice(row), self.scored.test
         candidate, solution = choice.candidate, fitted.solution
@@ -232,7 +278,7 @@ class _Learning:
             fold=candidate.fold,
             seconds=fitted.seconds,
             cpu_seconds=fitted.cpu_seconds,
-            choosing_seconds=choice.seconds if row.choices_from is None else 0.0,
+            choosing_seconds=self._choosing.get(row.name, choice.seconds if row.choices_from is None else 0.0),
             evaluations=solution.evaluations,
             iterations=iterations_of(solution),
             outer_loops=len(solution.history),
@@ -241,9 +287,8 @@ class _Learning:
             bp_converged=converged["rbp"],
             status=status_of(solution),
             late=self._late[row.name],
-            weights=solution.weights,
         )
-        return cell, np.split(found, ends)
+        return cell, found
 
 
 def _accuracies(predicted: Sequence[Ints], images: Sequence[SegmentedImage]) -> tuple[float, float, Ints]:
