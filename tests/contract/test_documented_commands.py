@@ -113,7 +113,7 @@ def test_the_code_of_the_readme(tmp_path, monkeypatch, capsys):
     alone, together, *rest = capsys.readouterr().out.splitlines()
     assert (f"{float(alone):.2f}", f"{float(together):.3f}") == ("0.64", "0.998")  # as the page says
     assert rest[0] == "converged"
-    assert rest[1].startswith("converged True")
+    assert any(line.startswith("converged True") for line in rest)
     assert not list(tmp_path.iterdir())
 
 

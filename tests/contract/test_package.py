@@ -1,4 +1,4 @@
-"""The package as a stranger meets it: its import, its names, its version, its README."""
+"""The package as a stranger meets it: its import, its names, its version."""
 
 import ast
 import re
@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 import bactrian
-
-README = Path(__file__).parents[2] / "README.md"
 
 
 def run_python(code: str) -> str:
@@ -94,22 +92,6 @@ def test_unknown_name_is_an_attribute_error():
 
 def test_version_is_the_installed_one():
     assert bactrian.__version__ == version("bactrian")
-
-
-def readme_examples() -> list[str]:
-    """Python blocks of the README, each preceded by empty lines so that tracebacks show the right place."""
-    text = README.read_text(encoding="utf-8")
-    blocks = re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    return ["\n" * text.count("\n", 0, block.start(1)) + block[1] for block in blocks]
-
-
-def test_readme_has_examples():
-    assert readme_examples()
-
-
-@pytest.mark.parametrize("number", range(len(readme_examples())))
-def test_readme_example_runs(number):
-    exec(compile(readme_examples()[number], str(README), "exec"), {"__name__": "readme"})
 
 
 def test_what_a_session_prints_of_data_and_solutions():
