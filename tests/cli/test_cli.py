@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import bactrian
 from bactrian.cli import app, main
-from bactrian.cli.common import BadInputError, bad_input
+from bactrian.terminal import BadInputError, bad_input
 
 TINY = ["demo", "--train", "6", "--test", "12", "--announcements", "3", "--method", "piecewise"]
 #: For what does not depend on the tasks.

@@ -484,8 +484,7 @@ def test_reports_are_refreshed_and_compared(trained, data, tmp_path, monkeypatch
 
 @pytest.mark.parametrize("name", ["train", "predict", "evaluate", "report", "reproduce"])
 def test_help_shows_an_example(name, capsys):
-    arguments = [name, "table1", "--help"] if name == "reproduce" else [name, "--help"]
-    code, out, _ = run(arguments, capsys)
+    code, out, _ = run([name, "--help"], capsys)
     assert code == 0
     assert f"bactrian {name}" in out
     assert "Example" in out
@@ -580,6 +579,10 @@ def test_reproduce_prints_and_writes_the_table(tmp_path, monkeypatch, capsys):
     assert "--seconds" in err
     code, _, err = run(["reproduce", "table1", "--data", tmp_path / "nowhere"], capsys)
     assert (code, err.count("\n")) == (2, 1)
+    code, _, err = run(["reproduce", "table1", "--data", tmp_path, "--splits", "2"], capsys)
+    assert (code, err) == (2, "bactrian: --splits is not an option of table1\n")
+    code, _, err = run(["reproduce", "table4", "--data", tmp_path], capsys)
+    assert (code, err) == (2, "bactrian: expected table1, table2 or table3, found 'table4'\n")
 
 
 def test_reproduce_says_what_is_wrong_with_the_data(tmp_path, monkeypatch, capsys):
@@ -1104,7 +1107,7 @@ def test_a_type_that_the_model_lacks_is_named(trained, data, tmp_path, capsys):
     other.write_text((data / "test.conll").read_text(encoding="utf-8").replace("-speaker", "-guest"), encoding="utf-8")
     code, _, err = run(["evaluate", trained, other], capsys)
     assert code == 0
-    assert "the model has no label of the type guest" in " ".join(err.split())
+    assert "the model has no labels of type guest" in " ".join(err.split())
 
 
 def test_a_long_document_is_shown_by_its_sentences(data, tmp_path, capsys):

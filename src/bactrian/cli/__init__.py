@@ -24,9 +24,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from bactrian import __version__
-from bactrian.cli import apply, fit, infer_uai, showcase, train, warm_up
-from bactrian.cli.common import BadInputError, in_paragraphs, in_words
+from bactrian.cli import apply, fit, infer_uai, train, warm_up
 from bactrian.cli.interrupts import interrupts
+from bactrian.experiments import commands
+from bactrian.terminal import BadInputError, in_paragraphs, in_words
 
 app = typer.Typer(
     name="bactrian",
@@ -38,7 +39,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for _command, _examples in (
-    (showcase.demo_command, showcase.DEMO_EXAMPLES),
+    (commands.demo_command, commands.DEMO_EXAMPLES),
     (warm_up.warm_up_command, warm_up.EXAMPLES),
     (train.train_command, train.TRAIN_EXAMPLES),
     (train.pack_command, train.PACK_EXAMPLES),
@@ -50,11 +51,11 @@ for _command, _examples in (
     (fit.query_command, fit.QUERY_EXAMPLES),
     (fit.rake_command, fit.RAKE_EXAMPLES),
     (fit.sample_command, fit.SAMPLE_EXAMPLES),
+    (commands.reproduce_command, commands.REPRODUCE_EXAMPLES),
 ):
     _name = _command.__name__.removesuffix("_command").replace("_", "-")
     app.command(_name, help=in_paragraphs(_command), epilog=_examples)(_command)
-app.add_typer(showcase.reproduce_app, name="reproduce")
-app.add_typer(showcase.bench_app, name="bench")
+app.add_typer(commands.bench_app, name="bench")
 
 #: Newer releases of typer carry click inside, older ones depend on it; this is the usage error of either.
 _UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)

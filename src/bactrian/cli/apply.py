@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bactrian.cli.common import BadInputError, bad_input, check_output, named, print_scores
 from bactrian.errors import warn
+from bactrian.terminal import BadInputError, bad_input, check_output, named, print_scores
 
 if TYPE_CHECKING:
     from bactrian.runs.fitted_run import FittedRun
@@ -134,7 +134,7 @@ def _text_lines(
 
 
 def _with_known_words(documents: Iterable[Document], path: Path, run: FittedRun) -> Iterator[Document]:
-    """The documents of a file; a warning once they are through, where the model knows hardly any of their words."""
+    """The documents of a file; afterwards a warning, if hardly any of their words occurred in training."""
     known = total = 0
     for document in documents:
         known += sum(word in run.words for word in document.words)
@@ -142,8 +142,8 @@ def _with_known_words(documents: Iterable[Document], path: Path, run: FittedRun)
         yield document
     if total >= _FEW and known < _HARDLY_ANY * total:
         warn(
-            f"{path}: of {total:,} tokens {known:,} are words of the training texts; if the language is the same, they "
-            "may be split another way (train with another --tokenizer)"
+            f"{path}: only {known:,} of {total:,} tokens are words of the training texts; if the language is the same, "
+            "the texts may be split in another way: train with another --tokenizer"
         )
 
 
@@ -156,7 +156,7 @@ def _separator(path: Path, run: FittedRun) -> str:
 
 
 def _form(path: Path, run: FittedRun) -> str:
-    """How a file is read, said aloud where its name does not tell."""
+    """How a file is read, with a warning unless its name tells."""
     from bactrian.runs.text_files import guess_form
 
     if path.suffix.lower() in _COLUMN_SUFFIXES:
@@ -204,7 +204,10 @@ def evaluate_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
     encoding: Annotated[str | None, typer.Option(help="Encoding of the texts (default: that of training).")] = None,
 ) -> None:
-    """Score a run on labelled data: precision, recall and F1 of entities, as conlleval counts them, and accuracy."""
+    """Score a run on labelled data: precision, recall and F1 of entities, as conlleval counts them, and accuracy.
+
+    Surface forms count each name of a type once, as in the shared tasks on emerging entities (WNUT).
+    """
     with bad_input(ValueError, TypeError, OSError, options=named("input.encoding", "--encoding")):
         from bactrian.runs.fitted_run import FittedRun, evaluate_run
         from bactrian.runs.folders import RunFolder

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from bactrian.atomic_files import atomic_file, atomic_folder
-from bactrian.cli.common import bad_input, check_output, positive, say
 from bactrian.cli.run_options import number_or_name
+from bactrian.terminal import bad_input, check_output, positive, say
 
 FIT_EXAMPLES = (
     "Examples:  bactrian fit survey.csv -o run  ·  bactrian fit survey.csv -o run --edge age,smoker --edge smoker,lung"

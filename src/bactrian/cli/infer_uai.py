@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bactrian.cli.common import BadInputError, bad_input, check_output, named, positive, progress_bar, say_facts
+from bactrian.terminal import BadInputError, bad_input, check_output, named, positive, progress_bar, say_facts
 
 if TYPE_CHECKING:
     from bactrian.inference.decode import Decoding

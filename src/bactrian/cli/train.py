@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from bactrian.cli.common import BadInputError, Show, bad_input, print_scores, progress_bar, say_facts
 from bactrian.cli.interrupts import interrupts
 from bactrian.cli.run_options import DATA_OPTIONS, LEARNING_OPTIONS, Config, GivenOptions, merged_settings, takes
 from bactrian.solvers.solution import ProgressLines, in_time, in_words
+from bactrian.terminal import BadInputError, Show, bad_input, print_scores, progress_bar, say_facts
 
 if TYPE_CHECKING:
     from bactrian.parallel import Communicator

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bactrian.cli.common import BadInputError
+from bactrian.terminal import BadInputError
 
 EXAMPLES = "Examples:  bactrian warm-up  ·  bactrian warm-up chains grids"
 

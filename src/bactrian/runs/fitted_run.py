@@ -162,7 +162,7 @@ def text_scores(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]
             for tags, where in zip(predicted, starts, strict=True)
         ]
         scores["entities"] = entity_scores(true, plain, sentence_starts=starts).as_dict()
-        # Each name once, as in the shared tasks on emerging entities (WNUT).
+        # Each name of a type once, as in the shared tasks on emerging entities (WNUT).
         names = [
             {
                 (found.type, found.text)
@@ -209,9 +209,7 @@ def evaluate_run(run: FittedRun, paths: Sequence[str]) -> RunEvaluation:
         predicted = [list(tags) for tags in estimator.predict(data.X, **data.given)]
         strange = sorted({str(tag)[2:] for tags in data.y for tag in tags} - {str(tag)[2:] for tag in run.classes})
         if data.scheme is not None and strange:
-            warn(
-                f"the model has no label of the type {', '.join(strange)}, so that it misses all of these", UserWarning
-            )
+            warn(f"the model has no labels of type {', '.join(strange)}, so it misses every such entity", UserWarning)
         return RunEvaluation(data, predicted, marginals, text_scores(data.y, predicted, data))
     classes, marginals = run.classes, run.graph_marginals(data.X, data.places)
     predicted = [[classes[k] for k in table.argmax(axis=1)] for table in marginals]

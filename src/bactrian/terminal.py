@@ -1,4 +1,4 @@
-"""Shared by all commands: one-line errors, a progress bar, and scores as a table."""
+"""What commands share: one-line errors, a progress bar, and scores as a table."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def print_scores(scores: dict[str, Any], title: str) -> None:
         for what, scored in (("entities", entities), ("tokens", tokens)):
             for mean in ("micro", "macro"):
                 table.add_row(f"{what}, {mean}", *_figures(scored[mean]))
-        table.add_row("names, each once", *_figures(scores["surface"]))
+        table.add_row("surface forms", *_figures(scores["surface"]))
         console.print(table)
     elif scores.get("labels"):
         for name, score in scores["labels"].items():

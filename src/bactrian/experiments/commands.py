@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from inspect import signature
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from bactrian.atomic_files import write_atomically
-from bactrian.cli.common import (
+from bactrian.terminal import (
     BadInputError,
     bad_input,
     in_paragraphs,
@@ -299,92 +300,68 @@ def _print_bench(console: Console, result: BenchResult) -> None:
 
 # --- the paper's tables ---
 
-reproduce_app = typer.Typer(help="Run the paper's experiments on your copy of their data.", no_args_is_help=True)
-
-Data = Annotated[Path, typer.Option("--data", "-d", help="Folder with the data set; an error lists missing files.")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the table: .html or .json.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Use a small part of the data, as a test.")]
-ChosenRows = Annotated[
-    list[str] | None, typer.Option("--rows", help="Name of a row to run (default: all). May be repeated.")
-]
-Seconds = Annotated[
-    float | None,
-    typer.Option(
-        "--seconds",
-        callback=positive,
-        help="Time limit of each fit, in seconds (default: no limit). Rows that it stops are marked.",
-    ),
-]
-Splits = Annotated[
-    int | None, typer.Option("--splits", min=1, help="Number of splits of the data (default: those of the paper).")
-]
+REPRODUCE_EXAMPLES = (
+    "Examples:  bactrian reproduce table1 --data DIR --output table1.html  ·  "
+    "bactrian reproduce table3 --data DIR --cache CACHE --splits 10"
+)
 
 #: Without a terminal, progress is printed as lines, this often.
 _SECONDS_BETWEEN_LINES = 10.0
 
 
-def _example(name: str) -> str:
-    return f"Example:  bactrian reproduce {name} --data DIR --output {name}.html"
-
-
-@reproduce_app.command("table1", epilog=_example("table1"))
-def table1(
-    data: Data, output: Output = None, quick: Quick = False, rows: ChosenRows = None, seconds: Seconds = None
-) -> None:
-    """Named entities: CoNLL-2003 English, skip chains, every learner."""
-    _reproduce("table1", data, output, quick, rows, seconds)
-
-
-@reproduce_app.command("table2", epilog=_example("table2"))
-def table2(
-    data: Data,
-    output: Output = None,
-    quick: Quick = False,
-    rows: ChosenRows = None,
-    seconds: Seconds = None,
-    splits: Splits = None,
-) -> None:
-    """Seminar announcements, four folds."""
-    _reproduce("table2", data, output, quick, rows, seconds, splits=splits)
-
-
-@reproduce_app.command("table3", epilog=_example("table3"))
-def table3(
-    data: Data,
-    output: Output = None,
-    quick: Quick = False,
-    rows: ChosenRows = None,
-    seconds: Seconds = None,
-    splits: Splits = None,
+def reproduce_command(
+    name: Annotated[str, typer.Argument(metavar="TABLE", help="table1, table2 or table3.")],
+    data: Annotated[Path, typer.Option("--data", "-d", help="Folder with the data set; an error lists missing files.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write the table to, .html or .json.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Use a small part of the data, as a test.")] = False,
+    rows: Annotated[
+        list[str] | None, typer.Option("--rows", help="Name of a row to run (default: all). May be repeated.")
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            callback=positive,
+            help="Time limit of each fit, in seconds (default: no limit). Rows that it stops are marked.",
+        ),
+    ] = None,
+    splits: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tables 2 and 3: number of splits of the data (default: those of the paper)."),
+    ] = None,
     cache: Annotated[
-        Path | None, typer.Option(help="Folder that keeps features, scores and finished rows for the next run.")
+        Path | None,
+        typer.Option(help="Table 3: folder that keeps features, scores and finished rows for the next run."),
     ] = None,
     scores: Annotated[
-        str, typer.Option(help="Node scores: rich, or of a superpixel's own appearance alone (own; ten splits).")
-    ] = "rich",
+        str | None,
+        typer.Option(
+            help="Table 3: node scores, rich or of a superpixel's own appearance alone (own; ten splits) "
+            "(default: rich)."
+        ),
+    ] = None,
 ) -> None:
-    """Images as superpixels: Corel, three random splits."""
-    _reproduce("table3", data, output, quick, rows, seconds, splits=splits, cache=cache, scores=scores)
+    """Run the paper's experiments on your copy of their data.
 
-
-def _reproduce(
-    name: str,
-    data: Path,
-    output: Path | None,
-    quick: bool,
-    rows: list[str] | None,
-    seconds: float | None,
-    **options: Any,
-) -> None:
+    Table 1: named entities of CoNLL-2003 (English) by skip chains, with every learner. Table 2: seminar announcements,
+    four folds. Table 3: images of Corel as superpixels, three random splits.
+    """
+    if name not in ("table1", "table2", "table3"):
+        raise BadInputError(f"expected table1, table2 or table3, found {name!r}")
     if not data.is_dir():
         raise BadInputError(f"--data: {data} is not a folder")
     if output is not None and (output.suffix not in (".html", ".json") or not output.absolute().parent.is_dir()):
         raise BadInputError(f"--output: {output} must be a .html or .json file in a folder that exists")
+    given = {"splits": splits, "cache": cache, "scores": scores}
+    options = {option: value for option, value in given.items() if value is not None}
     try:
         experiment = import_module(f"bactrian.experiments.{name}.table")
     except ModuleNotFoundError as problem:
         raise BadInputError(f"{name} needs {problem.name}, which is not installed") from problem
     run: Callable[..., Any] = experiment.run
+    if other := sorted(options.keys() - signature(run).parameters.keys()):
+        raise BadInputError(f"--{other[0]} is not an option of {name}")
     with progress_bar(name) as show, bad_input(ValueError, OSError, ImportError):
         said = -_SECONDS_BETWEEN_LINES
 
