@@ -69,7 +69,7 @@ def read_pairs(texts: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def edges_of(pairs: Sequence[str] | None, how: str | None) -> Any:
-    """What a field is told of its edges: pairs such as ``age,smoker``, a word, or pairs with the rest selected."""
+    """The edges to give a field: pairs such as ``age,smoker``, a word, or pairs with the rest selected."""
     if pairs and how not in (None, "select"):
         raise ValueError(f"--edge goes alone or with --edges select, found --edges {how}")
     listed = read_pairs(pairs or ())

@@ -1,4 +1,4 @@
-"""What a run is told: its data, features, labels, model and learner; as plain data that a file can hold.
+"""The settings of a run: its data, features, labels, model and learner; as plain data that a file can hold.
 
 The same settings come from a TOML file, from the options of ``bactrian train``, and from ``settings.json`` of a run.
 Nothing in them is ever executed: functions are named, and only the library's own are known.
@@ -200,7 +200,7 @@ def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
         # Features of texts span an intercept; packs, which see a chunk at a time, need not ask.
         filled["options"] = {"min_frequency": 2, "fit_intercept": False, **filled.get("options", {})}
     elif features:
-        raise ValueError("features are for texts; graphs bring their own")
+        raise ValueError("features are for texts; graphs come with their own")
     return filled
 
 

@@ -34,7 +34,7 @@ DOCUMENT_START = "-DOCSTART-"
 #: In the column of tags these stand for one that is not known.
 UNKNOWN_TAGS = frozenset("?_")
 
-#: How documents are set apart, beside the lines that start one.
+#: How documents are separated, besides lines that start one.
 DOCUMENTS = ("marked", "blank-lines", "sentences")
 
 _NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
@@ -72,7 +72,7 @@ def read_columns(
     encoding
         That of the file, one in which ASCII characters are single bytes.
     documents
-        What sets documents apart beside ``-DOCSTART-`` lines: nothing (``"marked"``), two or more empty lines
+        What separates documents, besides ``-DOCSTART-`` lines: nothing (``"marked"``), two or more empty lines
         (``"blank-lines"``), or each empty line (``"sentences"``: each is a document).
 
     Yields
@@ -253,8 +253,8 @@ def looks_like_columns(
 ) -> bool:
     r"""Whether a text, or the beginning of one, is a file of columns: all lines alike, and a tag in its column.
 
-    Lines that all have the same number of tabs are columns too. ``tags`` are known ones, beside ``O`` and such as
-    ``B-PER``; ``columns`` and ``separator`` are as in :func:`read_columns`.
+    Lines that all have the same number of tabs are columns too. ``tags`` are known ones, besides ``O`` and those
+    like ``B-PER``; ``columns`` and ``separator`` are as in :func:`read_columns`.
 
     >>> looks_like_columns("Rome B-LOC\nfell O\n", []), looks_like_columns("Ada Lovelace\nAlan Turing\n", [])
     (True, False)

@@ -1,8 +1,8 @@
-"""What a document tells of a word in other places: the features of ``EntityFeatures(elsewhere=True)``.
+"""What a document says about a word in other places: the features of ``EntityFeatures(elsewhere=True)``.
 
-Names recur, often in another case ("CLINTON" in a headline), and what stands around one occurrence tells of the others
-(Sutton & McCallum 2004 put this on their skip edges). Occurrences of a word are the capitalised
-tokens that are equal to it but for case. Contexts and runs end with their sentence.
+Names recur, often in another case ("CLINTON" in a headline), and the context of one occurrence says something about the
+others (Sutton & McCallum 2004 put this on their skip edges). Occurrences of a word are the capitalised tokens
+that differ from it at most in case. Contexts and runs end with their sentence.
 
 ==========================  ========================================================================================
 strings                     the token has this if
@@ -51,7 +51,7 @@ class _CapitalRun(NamedTuple):
 
 
 def add_elsewhere(tokens: Sequence[list[Any]], document: Document, shape: Shape, *, pos: bool) -> None:
-    """Append to the features of each token what the document tells of its word in other places.
+    """Append to the features of each token what the document says about its word in other places.
 
     ``shape`` gives the shape of a word; with ``pos`` the column of that name is used.
     """

@@ -23,7 +23,7 @@ gazetteers            ``city``, ``city=B``          ``gazetteers``: lists of nam
 ====================  ============================  =====================================================
 
 None of these looks beyond the sentence: positions outside it give no words, and ``^`` as shape or part of speech.
-What the document tells of a word in other places (``elsewhere``) is listed in :mod:`bactrian.text.elsewhere`.
+What the document says about a word in other places (``elsewhere``) is listed in :mod:`bactrian.text.elsewhere`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from bactrian.errors import ArgumentError, check_choice, check_count, check_flag
 from bactrian.text.documents import Document, line_borders
 from bactrian.text.elsewhere import add_elsewhere
 
-# --- templates, gazetteers and functions of one's own ---
+# --- templates, gazetteers and your own functions ---
 #
 # A template has one feature per line: a name, and macros %x[row,column] that stand for the cell of a column, so many
 # rows below the token. Columns are named, or counted from 0 in the order of the file:
@@ -67,8 +67,8 @@ REGISTERED: dict[str, Strings] = {}
 def register_features(name: str) -> Callable[[Strings], Strings]:
     """Make a function known by name, so that ``EntityFeatures(own=[name])`` and ``bactrian train`` use it.
 
-    The function takes a :class:`Document` and returns the strings, or bundles of them, of each token. A run keeps the
-    name alone: whoever loads it registers the function first, on the command line with ``bactrian --plugin FILE``.
+    The function takes a :class:`Document` and returns the strings, or bundles of them, of each token. A run keeps only
+    the name: register the function before you load the run, on the command line with ``bactrian --plugin FILE``.
 
     Examples
     --------
@@ -134,7 +134,7 @@ def parse_template(lines: Iterable[str]) -> list[TemplateLine]:
         place = f"line {number}: {text!r}"
         if text[0] == "B":
             raise ArgumentError(
-                "template", f": {place}: features of pairs of labels are not supported, but for B itself"
+                "template", f": {place}: features of pairs of labels are not supported, apart from B itself"
             )
         pieces: list[str | tuple[int, int | str]] = []
         for i, part in enumerate(_MACRO.split(text)):
@@ -266,9 +266,9 @@ class EntityFeatures:
         Add the current word in lower case. Not in the paper.
     lines
         Add where in its line a token stands, first or last, and of its line the first word, the length, the
-        indentation and whether it follows an empty one. Needs a document that knows its lines. Not in the paper.
+        indentation and whether it follows an empty one. Needs a document with ``line_starts``. Not in the paper.
     elsewhere
-        Add what the document tells of a capitalised word in other places: words, shapes and parts of speech around
+        Add what the document says about a capitalised word in other places: words, shapes and parts of speech around
         its other occurrences, the longest name that it is part of, its case. Not in the paper.
     columns
         Names of further columns of the document, each used as parts of speech are.
@@ -278,7 +278,7 @@ class EntityFeatures:
         Lists of names: ``{"city": ["Rome", "New York"]}``. A token in one has the feature ``city`` and its place there,
         ``city=B``, ``I``, ``E`` or ``S``.
     own
-        Names of functions that :func:`register_features` knows.
+        Names of functions registered by :func:`register_features`.
 
     Examples
     --------
@@ -329,7 +329,7 @@ class EntityFeatures:
 
     @property
     def needed_columns(self) -> list[str]:
-        """Columns, beside the word, that a document must have."""
+        """Columns, besides the word, that a document must have."""
         named = [
             piece[1] for line in self._lines for piece in line.pieces if not isinstance(piece, str) if piece[1] != 0
         ]
@@ -344,7 +344,7 @@ class EntityFeatures:
         """The features of each token of a document."""
         missing = self.missing_column(document)
         if missing is not None:
-            without = "; EntityFeatures(pos=False) does without" if missing == "pos" else ""
+            without = "; EntityFeatures(pos=False) needs none" if missing == "pos" else ""
             raise ValueError(f"document {document.name!r} has no column {missing!r}{without}")
         words = [self._words[word] for word in document.words]
         tokens: list[Token] = [[word.bundle] for word in words]

@@ -121,7 +121,7 @@ def tokenize(
         The text.
     pattern
         ``"plain"`` for e-mails and other rough text, ``"news"`` for prose, ``"characters"`` for scripts without blanks,
-        ``"whitespace"``, a name that :func:`register_tokenizer` knows, or a regular expression, whose matches are the
+        ``"whitespace"``, a name registered by :func:`register_tokenizer`, or a regular expression that matches the
         tokens.
     sentences
         Where sentences start. ``"prose"``: after an empty line, and after a full stop, question or exclamation mark

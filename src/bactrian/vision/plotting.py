@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def plot_labels(
     labels: Any, picture: Any = None, *, truth: Any = None, marginals: Any = None, layer: int | None = None
 ) -> Figure:
-    """Draw labels in colours, beside the picture, the true labels, what is unsure and what is wrong.
+    """Draw labels in colours, next to the picture, the true labels, uncertainty and errors.
 
     Parameters
     ----------
