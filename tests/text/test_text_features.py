@@ -284,7 +284,7 @@ def test_templates_are_those_of_crf_plus_plus():
     ]
     for line, words in (
         ("U01:%x[0]", r"template: line 1: 'U01:%x\[0\]': expected a line such as"),
-        ("B01:%x[0,0]", "are not supported, but for B itself"),
+        ("B01:%x[0,0]", "are not supported, apart from B itself"),
         ("word=%x[0,0]", "expected a line such as U01"),
     ):
         with pytest.raises(ValueError, match=words):
