@@ -23,6 +23,7 @@ from sklearn.model_selection import GridSearchCV
 
 import bactrian as bt
 from bactrian.estimators.pairwise import check_tables_fit, incomplete_rows
+from bactrian.frames import Variables
 from bactrian.inference.draw import draw_by_gibbs
 from bench_holes import simulated
 
@@ -511,12 +512,12 @@ def test_many_states_are_learned_where_their_tables_fit():
 @pytest.mark.parametrize("tables", ["full", "shared", "potts"])
 def test_tables_are_measured_against_memory(tables):
     """100 x 100 pairs on two edges: 20,300 entries of 80 bytes, and their weights of 200."""
-    sizes, edges = np.array([100, 100, 100]), np.array([[0, 1], [1, 2]])
+    variables, edges = Variables.numbered(np.array([100, 100, 100])), np.array([[0, 1], [1, 2]])
     weights = {"full": 20_300, "shared": 10_100, "potts": 301}[tables]
     needed = 80 * 20_300 + 200 * weights
-    check_tables_fit(tables, sizes, edges, None, needed)
+    check_tables_fit(tables, variables, edges, needed)
     with pytest.raises(ValueError, match="3 variables and 2 edges have 20300 entries"):
-        check_tables_fit(tables, sizes, edges, None, needed - 1)
+        check_tables_fit(tables, variables, edges, needed - 1)
 
 
 # --- where the variables' tables sit ---

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, wraps
 from itertools import product
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +15,7 @@ from scipy.special import softmax
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_number, warn
-from bactrian.estimators.pairwise import checked_table, incomplete_rows, is_forest
+from bactrian.estimators.pairwise import PairwiseTables, checked_table, incomplete_rows, is_forest
 from bactrian.estimators.uncertainty import Contrasts
 from bactrian.frames import (
     Variables,
@@ -51,13 +51,29 @@ _OTHER = {"double-loop": "convex"}
 _LARGEST_TABLE = 10_000
 
 
+_Asked = ParamSpec("_Asked")
+_Answer = TypeVar("_Answer")
+
+
+def answered(
+    question: Callable[Concatenate[FittedField, _Asked], _Answer],
+) -> Callable[Concatenate[Any, _Asked], _Answer]:
+    """A method of an estimator that its ``_field`` answers: the same, as it is described there."""
+
+    @wraps(question)
+    def ask(self: Any, /, *args: _Asked.args, **options: _Asked.kwargs) -> _Answer:
+        return question(self._field, *args, **options)
+
+    return ask
+
+
 @dataclass(frozen=True, eq=False)
 class FieldModel:
     """A model and what its variables are called, before there are weights."""
 
     model: LogLinearModel
     variables: Variables
-    edges: Ints | None  #: of pairwise models; None where there are margins
+    tables: PairwiseTables | None  #: None where there are margins
     frames: str | None = None  #: kind of frame that it was fitted to and answers with
     _work: dict[int, float] = field(default_factory=dict)
 
@@ -66,7 +82,7 @@ class FieldModel:
         graph = self.model.graph
         if memory_budget not in self._work:
             work = 0.0
-            if self.edges is None or not is_forest(graph.n_variables, self.edges):
+            if self.tables is None or not is_forest(graph.n_variables, self.tables.edges):
                 try:
                     tree = junction_tree(graph.cardinalities, graph.clusters, memory_budget=memory_budget)
                     work = float(sum(graph.size(tree.cliques[q]) for q in tree.assignment))
@@ -115,10 +131,7 @@ class LogLikelihood(float):
 
 @dataclass(frozen=True, eq=False)
 class FittedField:
-    """A model with its weights, which answers in the words of its variables.
-
-    The methods are those of :class:`bactrian.MarkovRandomField`, which describes them.
-    """
+    """A model with its weights, which answers in the words of its variables."""
 
     of: FieldModel
     weights: Floats
@@ -203,7 +216,10 @@ class FittedField:
     # --- samples ---
 
     def score_samples(self, X: Any) -> Floats:
-        """Log-probability of what is known of each sample."""
+        """Log-probability of what is known of each sample, summed over missing cells and hidden variables.
+
+        Where ``inference_method_`` is not exact, log Z is its approximation.
+        """
         return self.log_probabilities(self.states_of(X))
 
     def log_probabilities(self, states: Ints) -> Floats:
@@ -231,10 +247,24 @@ class FittedField:
             half = len(evidence) // 2
             return self._log_masses(evidence[:half]) + self._log_masses(evidence[half:]) if half else [-np.inf]
 
-    def score(self, X: Any, sample_weight: ArrayLike | None) -> LogLikelihood:
-        """Mean log-probability of the samples."""
+    def score(self, X: Any, y: object = None, sample_weight: ArrayLike | None = None) -> LogLikelihood:
+        """Mean log-probability of the samples, weighted where ``sample_weight`` is given; ``y`` is ignored.
+
+        A float that says which it is: ``how`` is ``"exact"`` where log Z is; elsewhere log Z is estimated by annealed
+        importance sampling, and ``interval`` is (low, high) at 95 %, so that fields can be compared whose models are
+        too large to sum over. With ``inference="matched"`` log Z is that of the learner's entropy.
+
+        Examples
+        --------
+        >>> import bactrian as bt
+        >>> bt.MarkovRandomField(prior_variance=None).fit([[0], [1], [1], [1]]).score([[1]])
+        -0.2877 (exact)
+        """
         states = self.states_of(X)
-        weights = Samples(self._model, states, sample_weight).sample_weight
+        return self.mean_log_probability(states, Samples(self._model, states, sample_weight).sample_weight)
+
+    def mean_log_probability(self, states: Ints, weights: Floats) -> LogLikelihood:
+        """:meth:`score` of rows of numbers of states."""
         mean = float(np.average(self._log_sums(states), weights=weights))
         log_partition, interval, how = self._estimated_partition
         between = None if interval is None else (mean - interval[1], mean - interval[0])
@@ -253,9 +283,35 @@ class FittedField:
         return result.log_partition, result.interval, "by annealed importance sampling"
 
     def sample(
-        self, n_samples: int, seed: int | None, given: Mapping[Any, Any] | None, *, rounded: bool, frame: bool | None
+        self,
+        n_samples: int = 1,
+        seed: int | None = None,
+        *,
+        given: Mapping[Any, Any] | None = None,
+        rounded: bool = False,
+        frame: bool | None = None,
     ) -> Any:
-        """Draws from the joint distribution, given the states of some variables."""
+        """Draws from the joint distribution, shape (n_samples, n_variables); the same ones for the same seed.
+
+        Draws are independent and exact if a junction tree fits ``memory_budget``; otherwise they come from blocked
+        Gibbs sampling: 16 chains, 500 sweeps before the first draw of each and 10 between draws. Unless weights were
+        learned by ``"exact"``, the margins of draws differ from the learned ones; ``rounded`` corrects that.
+
+        Parameters
+        ----------
+        n_samples : int
+        seed : int, optional
+            By default the seed of the field.
+        given : mapping, optional
+            States of observed variables, as in :meth:`conditional`.
+        rounded : bool
+            Change a few states until counts of the rows match the field's margins (the fitted margins, else its tables)
+            as closely as whole rows can (:mod:`bactrian.margins.rounding`). Rows are then not independent: they form a
+            synthetic population. Those of margins on a region graph start from draws down a tree of the fitted margins.
+        frame : bool, optional
+            Return a data frame, with labels of states if the field has them; by default if the field was fitted to a
+            frame, or to margins whose states have labels. It is of the same kind, or else of pandas.
+        """
         if isinstance(n_samples, bool) or not (isinstance(n_samples, int | np.integer) and n_samples >= 1):
             raise ValueError(f"n_samples must be an integer of at least 1, found {n_samples!r}")
         seed, seen = self._seed(seed), self._evidence(given, "given")
@@ -275,8 +331,18 @@ class FittedField:
             return states
         return named.frame(range(states.shape[1]), states, self.of.frames or ("pandas" if frame else installed_kind()))
 
-    def impute(self, X: Any, n_draws: int, seed: int | None) -> list[Any]:
-        """Tables like X whose missing cells are drawn given the rest of their row."""
+    def impute(self, X: Any, n_draws: int = 5, seed: int | None = None) -> list[Any]:
+        """Multiple imputation: ``n_draws`` tables like X, each with missing cells drawn given the rest of their row.
+
+        Draws are independent and exact where :meth:`sample` is.
+
+        Examples
+        --------
+        >>> import bactrian as bt
+        >>> field = bt.MarkovRandomField(prior_variance=1.0).fit([[0, 0], [0, 1], [1, 0], [1, 1], [0, 1]])
+        >>> [table[0].tolist() for table in field.impute([[0, -1], [1, 1]], 4)]
+        [[0, 1], [0, 0], [0, 0], [0, 0]]
+        """
         check_number("n_draws", n_draws, least=1, whole=True)
         states, seed = self.states_of(X), self._seed(seed)
         found = np.repeat(states[None], int(n_draws), axis=0)
@@ -312,7 +378,11 @@ class FittedField:
         return clusters, [np.array(result.clusters[i]) for i in range(len(clusters))], []
 
     def predict_marginals(self, X: Any) -> Any:
-        """Marginals given the observed states of each sample."""
+        """Marginals given the observed states of each sample; -1 stands for a missing state.
+
+        Returns a list with an array of shape (n_samples, states) for every variable; observed states have probability
+        1. A field that was fitted to a frame returns a dict with a frame for every variable, with a column per state.
+        """
         states, named = self.states_of(X), self.of.variables
         found = [np.zeros((states.shape[0], int(k))) for k in named.cardinalities]
         for rows, evidence, which in incomplete_rows(states, len(self._model.graph.clusters)):
@@ -334,7 +404,11 @@ class FittedField:
         }
 
     def predict(self, X: Any) -> Any:
-        """The most probable completion of each sample."""
+        """Samples with the missing states (-1) filled in: the most probable completion of each.
+
+        Exact if that fits ``memory_budget``, otherwise by max-product. Observed states do not change. For a frame,
+        returns a frame like it.
+        """
         states = self.states_of(X)
         method = "exact" if self._fits_exactly else "max-product"
         for rows, evidence, which in incomplete_rows(states.copy(), len(self._model.graph.clusters)):
@@ -376,15 +450,12 @@ class FittedField:
         """Slope of log P(event | given) in the contrasts: their expectation given both, less that given the latter."""
         asked, seen = self._choices(event, "event"), self._choices(given or {}, "given")
         both = [{**a, **b} for a in seen for b in asked if all(a.get(v, state) == state for v, state in b.items())]
-        return (
-            self._expected(both, contrasts) - self._expected(seen, contrasts) if both else self._expected([], contrasts)
-        )
+        return self._expected(both, contrasts) - self._expected(seen if both else [], contrasts)
 
     def _choices(self, given: Mapping[Any, Any], name: str) -> list[dict[int, int]]:
         """Evidence for each way in which variables may have one of some states."""
-        several = (list, tuple, set, frozenset, range, np.ndarray)
-        states = [list(of) if isinstance(of, several) else [of] for of in given.values()]
-        return [self._evidence(dict(zip(given, chosen, strict=True)), name) for chosen in product(*states)]
+        event = self._event(given, name)
+        return [dict(zip(event, chosen, strict=True)) for chosen in product(*event.values())]
 
     def _expected(self, evidence: Sequence[Mapping[int, int]], contrasts: Contrasts) -> Floats:
         """Expected statistics of the contrasts where any of ``evidence`` holds, of which no two can."""
@@ -396,8 +467,23 @@ class FittedField:
             found += mass * contrasts.expected(result.variables, tables)
         return found
 
-    def marginal(self, names: Any, given: Mapping[Any, Any] | None) -> Any:
-        """The joint marginal of some variables."""
+    def marginal(self, names: str | int | Sequence[str | int], given: Mapping[Any, Any] | None = None) -> Any:
+        """The joint marginal of some variables: probabilities, one axis per variable, in the order asked for.
+
+        A set inside a fitted margin is read off it, as is one inside a table of the model with ``inference="matched"``.
+        Otherwise exact inference is tried with the variables in one table; if that does not fit ``memory_budget``, or
+        inference is matched to another learner, the states of all of them but one are taken as evidence in turn. If
+        margins were fitted on a region graph, the result is the table of maximum entropy that agrees with the fitted
+        margins of its variables. A field that was fitted to a frame returns a frame: a row per cell of the table, and
+        the column ``probability``. One that was fitted to margins whose states have labels returns one or two variables
+        as a series, or as a frame with the states of the second as columns, if pandas is installed.
+
+        Parameters
+        ----------
+        names : name or number of a variable, or a sequence of them
+        given : mapping, optional
+            States of observed variables, as in :meth:`probability`.
+        """
         listed: list[Any] = [names] if isinstance(names, str | int | np.integer) else list(names)
         named = self.of.variables
         numbers = [named.index(name, "names") if isinstance(name, str) else name for name in listed]
@@ -408,19 +494,37 @@ class FittedField:
         cells = np.indices(table.shape).reshape(table.ndim, -1).T
         return named.frame(scope, cells, self.of.frames, probability=table.ravel())
 
-    def marginals(self, evidence: Mapping[Any, Any] | None) -> Any:
-        """Marginal of every variable."""
+    def marginals(self, evidence: Mapping[Any, Any] | None = None) -> Any:
+        """Marginal of every variable, given the states of some of them, which are then one-hot.
+
+        Evidence is by name, with labels of states, or by number, with numbers of states. Returns a list of arrays; a
+        field that was fitted to a frame returns one with columns ``variable``, ``state`` and ``probability``.
+        """
         (tables,) = self._conditionals([self._evidence(evidence, "evidence")])
         return list(tables.values()) if self.of.frames is None else self._listed(tables)
 
     def conditional(self, evidence: Mapping[Any, Any]) -> Any:
-        """Marginals of the variables that are not observed."""
+        """Marginals of the variables that are not observed, given the states of those that are.
+
+        Returns a dict with an array by number of the variable; a field that was fitted to a frame one with a frame by
+        name, as :meth:`predict_marginals` does for one row: a column per state.
+        """
         seen = self._evidence(evidence, "evidence")
         left = {v: table for v, table in self._conditionals([seen])[0].items() if v not in seen}
         return left if self.of.frames is None else self._framed({v: table[None] for v, table in left.items()})
 
-    def probability(self, event: Mapping[Any, Any], given: Mapping[Any, Any] | None) -> float:
-        """P(event | given)."""
+    def probability(self, event: Mapping[Any, Any], given: Mapping[Any, Any] | None = None) -> float:
+        """P(event | given), each the states of some variables: by name with labels, or by number with numbers.
+
+        A list or set of states stands for any of them: ``{"edu": [13, 14]}``.
+
+        Examples
+        --------
+        >>> import bactrian as bt
+        >>> field = bt.MarkovRandomField(prior_variance=None).fit([[0, 0], [0, 1], [1, 1], [0, 0], [1, 0]])
+        >>> round(field.probability({1: 0}, given={0: 0}), 3)
+        0.667
+        """
         if not isinstance(event, Mapping) or not event:
             raise ArgumentTypeError("event", f"must map variables to states, found {event!r}")
         asked, seen = self._event(event, "event"), self._event(given or {}, "given")

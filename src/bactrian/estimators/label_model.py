@@ -77,12 +77,6 @@ class LabelModel(LearnedEstimator):
     ----------
     classes_ : (n_labels,)
         The labels, sorted.
-    labellers_ : (n_labellers,)
-        Probability that a labeller, where it does not abstain, is right.
-    confusions_ : (n_labellers, n_labels, n_labels)
-        Probability of what a labeller says (columns) given the truth (rows).
-    class_prior_ : (n_labels,)
-        Probabilities of the labels before any labeller is asked.
     edges_ : (n_edges, 2)
         Labellers that depend on each other.
     weights_, solution_, n_features_in_
@@ -240,18 +234,18 @@ class LabelModel(LearnedEstimator):
 
     @property
     def labellers_(self) -> Floats:
-        """Probability that a labeller is right."""
+        """(n_labellers,) probability that a labeller, where it does not abstain, is right."""
         return np.trace(self._joint(), axis1=1, axis2=2)
 
     @property
     def confusions_(self) -> Floats:
-        """Probability of what a labeller says (columns) given the truth (rows)."""
+        """(n_labellers, n_labels, n_labels) probability of what a labeller says (columns) given the truth (rows)."""
         joint = self._joint().transpose(0, 2, 1)
         return joint / joint.sum(axis=2, keepdims=True)
 
     @property
     def class_prior_(self) -> Floats:
-        """Probabilities of the labels before any labeller is asked."""
+        """(n_labels,) probabilities of the labels before any labeller is asked."""
         return self._joint()[0].sum(axis=0)
 
     # --- prediction ---

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import logsumexp
 from sklearn.base import DensityMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
@@ -18,21 +17,19 @@ from bactrian.arrays import Arrays, Bools, Floats, Ints
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_choice, check_number, warn
 from bactrian.estimators.auto_prior import chosen_field_prior, prior_seconds
 from bactrian.estimators.base import LearnedEstimator
-from bactrian.estimators.fitted_field import AnswerOptions, FieldModel, FittedField, LogLikelihood
+from bactrian.estimators.fitted_field import AnswerOptions, FieldModel, FittedField, answered
 from bactrian.estimators.network import Joined, check_edges, draw, interactions, is_by_rows, joined
 from bactrian.estimators.pairwise import (
     FIELD_NODE_FACTORS,
     TABLES,
+    PairwiseTables,
     check_known_states,
     check_seen_states,
     check_tables_fit,
     checked_cardinalities,
     checked_edges,
     checked_table,
-    n_weights_of,
-    pairwise_model,
     seen_cardinalities,
-    split_tables,
 )
 from bactrian.estimators.priors import N_FOLDS, VARIANCE, Block, Fold, variances
 from bactrian.estimators.uncertainty import Bootstrap, Contrasts, Covariance, LearnedRows, check_level, edge_table
@@ -147,31 +144,15 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         Learned weights: tables of variables, then of edges; :meth:`log_potentials` gives them as tables.
     solution_ : Solution
         Status and history of learning.
-    model_ : LogLinearModel
-        The model, for use with :func:`bactrian.infer` and others: a cluster per variable (with
-        ``node_factors="edges"`` per variable without edges), then one per edge.
-    edges_ : (n_edges, 2)
-        Pairs of variables that are joined, by name where variables have names, else by number.
-    cardinalities_, tables_
-        The numbers of states, and how the tables are tied.
-    edge_strengths_ : (n_edges,)
-        Norm of each edge's table, without what its variables have on their own.
     selection_ : str
         Which edges were chosen, and how, where they depend on the rows.
     path_ : table
         Where edges were selected: ``penalty``, ``edges``, ``pseudo_log_likelihood`` and ``criterion``, row by row.
-    n_features_in_ : int
-        Number of variables, without hidden ones.
     total_ : float
         Weight of all samples, or total of the margins.
     starts_ : (n_starts,)
         Final objective of each start, if there were several. A :class:`ConvergenceWarning` tells if only one reached
         the least.
-    inference_method_ : str
-        How marginals and log Z are computed: ``"exact"`` if that fits the memory budget, else ``inference``; the
-        learner's own method if ``inference="matched"``.
-    log_partition_ : float
-        log Z, exact or approximate according to ``inference_method_``; computed on first access.
 
     Examples
     --------
@@ -200,12 +181,6 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     node_factors: str = "clusters"
     inference: str = "rbp"
     memory_budget: int = 2**28
-    tables_: str = field(init=False)
-    node_factors_: str = field(init=False)
-    model_: LogLinearModel = field(init=False)
-    _edges: Ints = field(init=False)  #: by the numbers of variables
-    cardinalities_: Ints = field(init=False)
-    n_features_in_: int = field(init=False)
     residuals_: Residuals = field(init=False)
     total_: float = field(init=False)
     starts_: Floats = field(init=False)
@@ -253,29 +228,23 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         Fixes the model, as that of the last time with ``warm_start``; else the estimator is not fitted until then.
         """
         self.check_params()
-        again = self.warm_start and hasattr(self, "model_")
+        again = self.warm_start and hasattr(self, "_kept")
         variables, states = self._read(X, again)
         if self.hidden:
             variables = variables.with_hidden(self.hidden)
             states = np.hstack([states, np.full((len(states), variables.n_hidden), -1)])
-        cardinalities = np.array(variables.cardinalities, dtype=np.int64)
-        joined = self._joined(variables, cardinalities, states, sample_weight, again)
-        edges = joined.edges
-        check_tables_fit(self.tables, cardinalities, edges, variables.names if variables.are_named else None)
-        model = pairwise_model(self.tables, cardinalities, edges, self.node_factors, variables.are_ordered)
-        samples = Samples(model, states, sample_weight)
+        joined = self._joined(variables, states, sample_weight, again)
+        check_tables_fit(self.tables, variables, joined.edges)
+        tables = PairwiseTables.of(self.tables, variables, joined.edges, self.node_factors)
+        samples = Samples(tables.model, states, sample_weight)
         if not again:
             self._forget()
-        elif not (
-            np.array_equal(cardinalities, self.cardinalities_)
-            and np.array_equal(edges, self._edges)
-            and (self.tables, self.node_factors) == (self.tables_, self.node_factors_)
-        ):
+        elif not tables.is_like(self._kept.tables):
             raise ValueError(
                 "warm_start: edges, tables, node_factors or the numbers of states differ from those of the last fit; "
                 "give cardinalities= where later data may hold further states"
             )
-        self._keep(self.tables, edges, FieldModel(model, variables, edges, kind_of_frame(X) if is_frame(X) else None))
+        self._keep(FieldModel(tables.model, variables, tables, kind_of_frame(X) if is_frame(X) else None))
         self._unknown, self.total_ = bool((states < 0).any()), float(samples.sample_weight.sum())
         if joined.why:
             self.selection_ = joined.why
@@ -283,20 +252,20 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             self.path_ = make_frame(self._kept.frames or "table", joined.selection.path)
             self._edge_variances = joined.selection.variances
         if self._edge_variances is None and isinstance(self.prior_variance, str) and self.prior_variance == "auto":
-            losses, seconds = self._conditional_losses, prior_seconds(self.max_seconds)
-            self._chosen = chosen_field_prior(samples, self._blocks(), losses, self.n_threads, seconds)
+            by = tables.blocks, tables.conditional_losses
+            self._chosen = chosen_field_prior(samples, *by, self.n_threads, prior_seconds(self.max_seconds))
         self._samples = samples
         return samples
 
-    def _joined(self, variables: Variables, sizes: Ints, states: Ints, sample_weight: Any, again: bool) -> Joined:
+    def _joined(self, variables: Variables, states: Ints, sample_weight: Any, again: bool) -> Joined:
         """The pairs that are joined; with ``warm_start`` those of the last fit where they were found in rows."""
+        n = len(variables.names)
         if not is_by_rows(self.edges):
-            return Joined(checked_edges(variables.edges(self.edges), self.shape, sizes.size), "")
+            return Joined(checked_edges(variables.edges(self.edges), self.shape, n), "")
         if again:
             return Joined(self._edges, getattr(self, "selection_", ""))
-        every = checked_edges("complete", None, sizes.size)
-        check_tables_fit(self.tables, sizes, every, variables.names if variables.are_named else None)
-        apart = Samples(pairwise_model("full", sizes, np.zeros((0, 2), dtype=np.int64)), states, sample_weight)
+        check_tables_fit(self.tables, variables, checked_edges("complete", None, n))
+        apart = Samples(PairwiseTables.of("full", variables, checked_edges([], None, n)).model, states, sample_weight)
         simple = self.tables == "full" and not self.hidden
         options: Any = {"seed": self.seed, "n_threads": self.n_threads, "max_seconds": self.max_seconds}
         return joined(self.edges, self.criterion, variables, apart, simple=simple, most_work=_MOST_WORK, **options)
@@ -413,22 +382,17 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         return self
 
     def _keep_margins(self, variables: Variables, margins: FittedMargins, model: LogLinearModel) -> None:
-        self._keep(MARGINS, np.zeros((0, 2), dtype=np.int64), FieldModel(model, variables, None))
+        self._keep(FieldModel(model, variables, None))
         self._margins, self.total_ = margins, margins.problem.total
 
-    def _keep(self, tables: str, edges: Ints, kept: FieldModel) -> None:
+    def _keep(self, kept: FieldModel) -> None:
         """Take up a model; its weights come apart from it."""
-        self.tables_, self.node_factors_ = tables, self.node_factors
         self._kept, self._margins, self._held, self._samples, self._sure = kept, None, None, None, None
-        self.model_, self._edges = kept.model, edges
-        self.cardinalities_ = kept.model.graph.cardinalities.copy()
-        seen = kept.variables.seen
-        self.n_features_in_ = len(seen.names)
         for name in ("feature_names_in_", "residuals_", "starts_", "selection_", "path_"):  # of an earlier fit
             self.__dict__.pop(name, None)
         self._edge_variances = None
-        if seen.are_named:
-            self.feature_names_in_ = np.array(seen.names, dtype=object)
+        if kept.variables.seen.are_named:
+            self.feature_names_in_ = np.array(kept.variables.seen.names, dtype=object)
 
     def _n_weights(self) -> int:
         return self.model_.n_weights
@@ -456,8 +420,9 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
 
     def _fit_tables(self, data: Samples, **options: Any) -> Solution:
         """:func:`bactrian.learners.structure.fit_tables` where it applies; the general learner has the same optimum."""
-        sizes, edges = self.cardinalities_, self._edges
-        tables = np.cumsum([0, *sizes, *sizes[edges].prod(axis=1)])[:-1]
+        assert self._kept.tables is not None
+        sizes, edges = self._kept.tables.sizes, self._kept.tables.edges
+        tables = np.cumsum([0, *sizes, *self._kept.tables.pair_sizes])[:-1]
         prior = options.pop("prior_variance")
         variances = np.broadcast_to(np.inf if prior is None else prior, self._n_weights())[tables]
         if options.get("start") is not None or not np.isfinite(variances).all() or (sizes < 2).any():
@@ -510,14 +475,16 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             counts = np.bincount(column, weights=weights)
             seen = counts[counts > 0.0] / weights.sum()
             apart += float(seen @ np.log(seen))
-        if joint < apart - _WORTH_A_WORD * rows.shape[1]:
+        least, by = apart - _WORTH_A_WORD * rows.shape[1], self.inference_method_
+        if joint < least and not self._field.partition_converged:  # by that of annealing, which costs more
+            found = self._field.mean_log_probability(rows, weights)
+            joint, by = found if found.interval is None else found.interval[1], found.how.removeprefix("by ")
+        if joint < least:
             others = " or ".join(repr(name) for name in ("pseudolikelihood", "trw") if name != self.method_)
-            converged = self._field.partition_converged
-            by = "" if converged else f" (log Z is that of {self.inference_method_}, which did not converge)"
             warn(
-                f"{self.solution_.method}: the field gives the training samples a mean log-likelihood of {joint:.2f}"
-                f"{by}, independent variables {apart:.2f}: use method='exact' where a junction tree fits, {others}, or "
-                "another prior",
+                f"{self.solution_.method}: the field gives the training samples a mean log-likelihood of {joint:.2f} "
+                f"(log Z by {by}), independent variables {apart:.2f}: use method='exact' where a junction tree fits, "
+                f"{others}, or another prior",
                 AttainmentWarning,
             )
 
@@ -551,10 +518,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         return seen
 
     def _blocks(self) -> list[Block]:
-        variables = len(self.cardinalities_) if self.tables_ != "shared" else 1
-        first = int(self.cardinalities_[:variables].sum())
-        sizes = self.cardinalities_[self._edges].prod(axis=1) if self.tables_ == "full" else None
-        return [Block("variables", slice(0, first)), Block("edges", slice(first, self._n_weights()), sizes=sizes)]
+        return [] if self._kept.tables is None else self._kept.tables.blocks
 
     def _prior(self) -> Any:
         given = not (isinstance(self.prior_variance, str) and self.prior_variance == "auto")
@@ -567,7 +531,9 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
 
     def _folds(self, data: Samples) -> list[Fold]:
         """Folds over samples; the loss is that of every state given its neighbours, which needs no log Z."""
-        n, scored = data.X.shape[0], self._with_known_neighbours(data.X)
+        tables = self._kept.tables
+        assert tables is not None
+        n, scored = data.X.shape[0], tables.known_around(data.X)
         if self.hidden or not scored.any():
             which = "some are hidden" if self.hidden else "there are none"
             raise ArgumentError(
@@ -581,35 +547,13 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             rows, weights = data.X[out], data.sample_weight[out]
             train = Samples(data.model, data.X[~out], data.sample_weight[~out])
             n_scored = int(scored[out].sum())
-            return Fold(train, lambda: float(weights @ self._conditional_losses(rows, self.weights_)), n_scored)
+            return Fold(train, lambda: float(weights @ tables.conditional_losses(rows, self.weights_)), n_scored)
 
         return [fold(fold_of == f) for f in range(min(N_FOLDS, n))]
-
-    def _with_known_neighbours(self, states: Ints) -> Bools:
-        """Which states of samples are known, and all of those next to them."""
-        known: Bools = states >= 0
-        scored = known.copy()
-        for a, b in self._edges.tolist():
-            scored[:, a] &= known[:, b]
-            scored[:, b] &= known[:, a]
-        return scored
 
     @property
     def _auto_prior(self) -> Any:
         return self._chosen
-
-    def _conditional_losses(self, states: Ints, weights: Floats) -> Floats:
-        """- sum_v log p(x_v | all others) of each sample, over states whose neighbours are known."""
-        variables, pairs = self._tables_at(weights)
-        scores = [np.tile(table, (states.shape[0], 1)) for table in variables]
-        for (a, b), table in zip(self._edges.tolist(), pairs, strict=True):
-            scores[a] += table.T[states[:, b]]
-            scores[b] += table[states[:, a]]
-        losses, scored = np.zeros(states.shape[0]), self._with_known_neighbours(states)
-        for v, score in enumerate(scores):
-            loss = logsumexp(score, axis=1) - score[np.arange(states.shape[0]), states[:, v]]
-            losses += np.where(scored[:, v], loss, 0.0)
-        return losses
 
     def check_params(self) -> None:
         """Refuse parameters that make no sense, before any data are looked at."""
@@ -636,14 +580,13 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     def log_potentials(self) -> tuple[list[Floats], list[Floats]]:
         """Tables of log-potentials: one per variable, shape (states,), and one per edge of ``edges_``."""
         check_is_fitted(self, "weights_")
-        if self.tables_ == MARGINS:
-            raise ValueError("a field learned from margins has no tables of edges; see model_ and weights_")
-        return self._tables_at(self.weights_)
+        return self._pairwise.split(self.weights_)
 
-    def _tables_at(self, weights: Floats) -> tuple[list[Floats], list[Floats]]:
-        """Tables of variables and of edges at these weights."""
-        ordered = self._kept.variables.are_ordered
-        return split_tables(self.tables_, self.cardinalities_, self._edges, weights, ordered)
+    @property
+    def _pairwise(self) -> PairwiseTables:
+        if self._kept.tables is None:
+            raise ValueError("a field learned from margins has no tables of edges; see model_ and weights_")
+        return self._kept.tables
 
     @property
     def edge_strengths_(self) -> Floats:
@@ -673,13 +616,44 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
 
     @property
     def inference_method_(self) -> str:
-        """How marginals and log Z are computed."""
+        """How marginals and log Z are computed: ``"exact"`` if that fits the memory budget, else ``inference``.
+
+        The learner's own method if ``inference="matched"``.
+        """
         return self._field.inference_method
 
     @property
     def log_partition_(self) -> float:
-        """log Z, or its approximation."""
+        """log Z, exact or approximate according to ``inference_method_``; computed on first access."""
         return self._field.log_partition
+
+    @property
+    def model_(self) -> LogLinearModel:
+        """The model, for use with :func:`bactrian.infer` and others.
+
+        A cluster for each variable (with ``node_factors="edges"`` for each without edges), then one for each edge.
+        """
+        return self._kept.model
+
+    @property
+    def tables_(self) -> str:
+        """How the tables are tied."""
+        return MARGINS if self._kept.tables is None else self._kept.tables.kind
+
+    @property
+    def cardinalities_(self) -> Ints:
+        """The numbers of states."""
+        return self._kept.model.graph.cardinalities.copy()
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of variables, without hidden ones."""
+        return len(self._kept.variables.seen.names)
+
+    @property
+    def _edges(self) -> Ints:
+        """Pairs of variables by number."""
+        return np.zeros((0, 2), dtype=np.int64) if self._kept.tables is None else self._kept.tables.edges
 
     @property
     def edges_(self) -> Any:
@@ -702,138 +676,16 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         """What the states of each variable are called, by its name: labels, or numbers where there are none."""
         return dict(zip(self.variable_names, self._kept.variables.states, strict=True))
 
-    def score_samples(self, X: Any) -> Floats:
-        """Log-probability of what is known of each sample, summed over missing cells and hidden variables.
-
-        Where ``inference_method_`` is not exact, log Z is its approximation.
-        """
-        return self._field.score_samples(X)
-
-    def score(self, X: Any, y: object = None, sample_weight: ArrayLike | None = None) -> LogLikelihood:
-        """Mean log-probability of the samples, weighted where ``sample_weight`` is given; ``y`` is ignored.
-
-        A float that says which it is: ``how`` is ``"exact"`` where log Z is; elsewhere log Z is estimated by annealed
-        importance sampling, and ``interval`` is (low, high) at 95 %, so that fields can be compared whose models are
-        too large to sum over. With ``inference="matched"`` log Z is that of the learner's entropy.
-
-        Examples
-        --------
-        >>> import bactrian as bt
-        >>> bt.MarkovRandomField(prior_variance=None).fit([[0], [1], [1], [1]]).score([[1]])
-        -0.2877 (exact)
-        """
-        return self._field.score(X, sample_weight)
-
-    def sample(
-        self,
-        n_samples: int = 1,
-        seed: int | None = None,
-        *,
-        given: Mapping[Any, Any] | None = None,
-        rounded: bool = False,
-        frame: bool | None = None,
-    ) -> Any:
-        """Draws from the joint distribution, shape (n_samples, n_variables); the same ones for the same seed.
-
-        Draws are independent and exact if a junction tree fits ``memory_budget``; otherwise they come from blocked
-        Gibbs sampling: 16 chains, 500 sweeps before the first draw of each and 10 between draws. Unless weights were
-        learned by ``"exact"``, the margins of draws differ from the learned ones; ``rounded`` corrects that.
-
-        Parameters
-        ----------
-        n_samples : int
-        seed : int, optional
-            By default the seed of the field.
-        given : mapping, optional
-            States of observed variables, as in :meth:`conditional`.
-        rounded : bool
-            Change a few states until counts of the rows match the field's margins (the fitted margins, else its tables)
-            as closely as whole rows can (:mod:`bactrian.margins.rounding`). Rows are then not independent: they form a
-            synthetic population. Those of margins on a region graph start from draws down a tree of the fitted margins.
-        frame : bool, optional
-            Return a data frame, with labels of states if the field has them; by default if the field was fitted to a
-            frame, or to margins whose states have labels. It is of the same kind, or else of pandas.
-        """
-        return self._field.sample(n_samples, seed, given, rounded=rounded, frame=frame)
-
-    def impute(self, X: Any, n_draws: int = 5, seed: int | None = None) -> list[Any]:
-        """Multiple imputation: ``n_draws`` tables like X, each with missing cells drawn given the rest of their row.
-
-        Draws are independent and exact where :meth:`sample` is.
-
-        Examples
-        --------
-        >>> import bactrian as bt
-        >>> field = bt.MarkovRandomField(prior_variance=1.0).fit([[0, 0], [0, 1], [1, 0], [1, 1], [0, 1]])
-        >>> [table[0].tolist() for table in field.impute([[0, -1], [1, 1]], 4)]
-        [[0, 1], [0, 0], [0, 0], [0, 0]]
-        """
-        return self._field.impute(X, n_draws, seed)
-
-    def marginal(self, names: str | int | Sequence[str | int], given: Mapping[Any, Any] | None = None) -> Any:
-        """The joint marginal of some variables: probabilities, one axis per variable, in the order asked for.
-
-        A set inside a fitted margin is read off it, as is one inside a table of the model with ``inference="matched"``.
-        Otherwise exact inference is tried with the variables in one table; if that does not fit ``memory_budget``, or
-        inference is matched to another learner, the states of all of them but one are taken as evidence in turn. If
-        margins were fitted on a region graph, the result is the table of maximum entropy that agrees with the fitted
-        margins of its variables. A field that was fitted to a frame returns a frame: a row per cell of the table, and
-        the column ``probability``. One that was fitted to margins whose states have labels returns one or two variables
-        as a series, or as a frame with the states of the second as columns, if pandas is installed.
-
-        Parameters
-        ----------
-        names : name or number of a variable, or a sequence of them
-        given : mapping, optional
-            States of observed variables, as in :meth:`probability`.
-        """
-        return self._field.marginal(names, given)
-
-    def marginals(self, evidence: Mapping[Any, Any] | None = None) -> Any:
-        """Marginal of every variable, given the states of some of them, which are then one-hot.
-
-        Evidence is by name, with labels of states, or by number, with numbers of states. Returns a list of arrays; a
-        field that was fitted to a frame returns one with columns ``variable``, ``state`` and ``probability``.
-        """
-        return self._field.marginals(evidence)
-
-    def conditional(self, evidence: Mapping[Any, Any]) -> Any:
-        """Marginals of the variables that are not observed, given the states of those that are.
-
-        Returns a dict with an array by number of the variable; a field that was fitted to a frame one with a frame by
-        name, as :meth:`predict_marginals` does for one row: a column per state.
-        """
-        return self._field.conditional(evidence)
-
-    def probability(self, event: Mapping[Any, Any], given: Mapping[Any, Any] | None = None) -> float:
-        """P(event | given), each the states of some variables: by name with labels, or by number with numbers.
-
-        A list or set of states stands for any of them: ``{"edu": [13, 14]}``.
-
-        Examples
-        --------
-        >>> import bactrian as bt
-        >>> field = bt.MarkovRandomField(prior_variance=None).fit([[0, 0], [0, 1], [1, 1], [0, 0], [1, 0]])
-        >>> round(field.probability({1: 0}, given={0: 0}), 3)
-        0.667
-        """
-        return self._field.probability(event, given)
-
-    def predict_marginals(self, X: Any) -> Any:
-        """Marginals given the observed states of each sample; -1 stands for a missing state.
-
-        Returns a list with an array of shape (n_samples, states) for every variable; observed states have probability
-        1. A field that was fitted to a frame returns a dict with a frame for every variable, with a column per state.
-        """
-        return self._field.predict_marginals(X)
-
-    def predict(self, X: Any) -> Any:
-        """Samples with the missing states (-1) filled in: the most probable completion of each.
-
-        Exact if that fits ``memory_budget``, otherwise by max-product. Observed states do not change. For a frame,
-        returns a frame like it.
-        """
-        return self._field.predict(X)
+    score_samples = answered(FittedField.score_samples)
+    score = answered(FittedField.score)
+    sample = answered(FittedField.sample)
+    impute = answered(FittedField.impute)
+    marginal = answered(FittedField.marginal)
+    marginals = answered(FittedField.marginals)
+    conditional = answered(FittedField.conditional)
+    probability = answered(FittedField.probability)
+    predict_marginals = answered(FittedField.predict_marginals)
+    predict = answered(FittedField.predict)
 
     # --- how sure, and how good ---
 
@@ -843,8 +695,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         check_is_fitted(self, "weights_")
         hidden = self._kept.variables.n_hidden > 0
         if self._samples is None or hidden:
-            why = "its variables are hidden" if hidden else "it was learned from margins, or read from a file"
-            raise ValueError(f"the field has no rows of its own: {why}; intervals need a fit to rows without that")
+            why = "some of its variables are hidden" if hidden else "it was learned from margins, or read from a file"
+            raise ValueError(f"the field has no rows of its own, which say how sure it is: {why}")
         if self.l1:
             raise ArgumentError("l1", f"= {self.l1}: there are no formulas for intervals; select edges, then use 0")
         names = ("tolerance", "max_iterations", "seed")
@@ -927,14 +779,16 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         A missing state and those next to it do not count.
         """
         samples = Samples(self.model_, self._field.states_of(X), sample_weight)
-        return -float(np.average(self._conditional_losses(samples.X, self.weights_), weights=samples.sample_weight))
+        losses = self._pairwise.conditional_losses(samples.X, self.weights_)
+        return -float(np.average(losses, weights=samples.sample_weight))
 
     def summary(self, level: float = 0.95) -> Any:
         """A row for each edge, the strongest first: the two variables, its association with an interval, and z.
 
-        The association of two variables of two states is the log odds ratio given all others, of larger tables the
-        root of the mean square of the centred table, which has no sign and no interval; ``p`` is that of Wald's test
-        that the edge has no effect. Returns a frame of the kind that the field was fitted to, else of pandas.
+        The association of two variables of two states is the log odds ratio given all others, and where they have
+        scores that of neighbouring states; of larger tables it is the root of the mean square of the centred table,
+        which has no sign and no interval. ``p`` is that of Wald's test that the edge has no effect. Returns a frame of
+        the kind that the field was fitted to, else of pandas.
         """
         found = edge_table(self._covariance, self.weights_, check_level(level), self.variable_names)
         return make_frame(self._kept.frames or "pandas", found)
@@ -950,7 +804,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         arrays: Arrays = {"edges": self._edges, "cardinalities": self.cardinalities_}
         attributes = {
             "tables": self.tables_,  # parameters may have changed since
-            "node_factors": self.node_factors_,
+            "node_factors": self.node_factors if self._kept.tables is None else self._kept.tables.node_factors,
             "feature_names": list(named.names) if named.are_named or named.n_hidden else None,
             "n_hidden": named.n_hidden,
             "total": getattr(self, "total_", None),
@@ -978,15 +832,13 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             self._keep_margins(variables, margins, margins.problem.model(graph))
         else:
             edges = checked_edges(arrays["edges"], None, cardinalities.size)
-            ordered = variables.are_ordered if tables == "ordinal" else ()
-            if n_weights_of(tables, cardinalities, edges, ordered) != n_weights:  # before any table is made
+            pairwise = PairwiseTables.of(tables, variables, edges, attributes["node_factors"])
+            if pairwise.n_weights != n_weights:  # before any table is made
                 raise ValueError(f"it has {n_weights} weights, which do not fit its tables")
-            model = pairwise_model(tables, cardinalities, edges, attributes["node_factors"], ordered)
-            self._keep(tables, edges, FieldModel(model, variables, edges, frames))
+            self._keep(FieldModel(pairwise.model, variables, pairwise, frames))
             if "covariance" in arrays:
-                contrasts = Contrasts.of(model, edges)
+                contrasts = Contrasts.of(pairwise.model, edges)
                 self._sure = self.weights_.copy(), Covariance.of(contrasts, arrays["covariance"], self._precision)
-        self.node_factors_ = attributes["node_factors"]
         if attributes.get("total") is not None:
             self.total_ = float(attributes["total"])
         if attributes.get("starts"):

@@ -214,8 +214,6 @@ class MultiLabelCRF(LearnedEstimator):
 
     Attributes
     ----------
-    coef_, intercept_, interactions_
-        (n_outputs, n_features), (n_outputs,) and (n_outputs, n_outputs): log odds, as in the formula above.
     edges_ : (n_edges, 2)
         Pairs of labels that interact.
     n_features_in_, n_outputs_ : int

@@ -6,15 +6,20 @@ An identifier among the variables, or tables beyond the machine's memory, are re
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
-from bactrian.arrays import Floats, Ints, check_minus_one, is_missing, number_pairs, rectangular
+from bactrian.arrays import Bools, Floats, Ints, check_minus_one, is_missing, number_pairs, rectangular
 from bactrian.errors import ArgumentError, check_choice, check_count
+from bactrian.estimators.priors import Block
+from bactrian.frames import Variables
 from bactrian.graphs.graph import ClusterGraph, Domain, grid_edges
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.graphs.ragged import pointer
@@ -151,142 +156,165 @@ def _checked_shape(shape: Any, n_variables: int) -> tuple[int, int]:
     return int(sides[0]), int(sides[1])
 
 
-def n_weights_of(tables: str, cardinalities: Ints, edges: Ints, ordered: Sequence[bool] = ()) -> int:
-    """Number of weights of :func:`pairwise_model`."""
-    if tables == "shared":
-        k = int(cardinalities[0])
-        return k + (k * k if edges.size else 0)
-    per_edge = min(len(edges), 1) if tables == "potts" else _widths(cardinalities, ordered)[edges].prod(axis=1).sum()
-    return int(cardinalities.sum() + per_edge)
+@dataclass(frozen=True, eq=False)
+class PairwiseTables:
+    """The tables of a pairwise field: one for each variable and, apart from those, one for each edge.
 
-
-def _widths(cardinalities: Ints, ordered: Sequence[bool]) -> Ints:
-    """Weights that a variable has for each of its neighbour's in a table: its states, or one where it has scores."""
-    return np.where(np.array(ordered, dtype=bool), 1, cardinalities) if len(ordered) else cardinalities
-
-
-def _scores(n_states: int, is_ordered: bool) -> Floats:
-    """(states, weights) of a variable in a table: indicators, or scores in equal steps of mean 0 and variance 1."""
-    if not is_ordered:
-        return np.eye(n_states)
-    steps = np.arange(n_states) - 0.5 * (n_states - 1)
-    return np.asarray(steps / np.sqrt(np.mean(steps**2) or 1.0))[:, None]
-
-
-def pairwise_model(
-    tables: Any, cardinalities: Ints, edges: Ints, node_factors: Any = "clusters", ordered: Sequence[bool] = ()
-) -> LogLinearModel:
-    """A model with one singleton cluster per variable, then one pair per edge, every table of indicator features.
-
-    ``tables``: ``"full"``, a table for every variable and edge; ``"shared"``, one for all variables and one for all
+    ``kind``: ``"full"``, a table for every variable and edge; ``"shared"``, one for all variables and one for all
     edges, rows for the first variable of an edge; ``"potts"``, a table for every variable and one weight for agreement
     on any edge; ``"ordinal"``, a table for every variable, and for an edge that of weights times the scores of its
     ``ordered`` variables (linear-by-linear association: Goodman, JASA 74, 1979). Weights are in that order: variables,
     then edges; tables in C order. With ``node_factors="edges"`` the variables' tables are absorbed into the incident
-    edges in equal parts, and only variables without edges have singleton clusters, which come first; the weights, and
-    the distribution at given weights, are the same.
+    edges in equal parts, and only variables without edges have clusters of their own; the weights, and the distribution
+    at given weights, are the same.
     """
-    _check_kinds(tables, cardinalities, node_factors)
-    ordered = ordered if tables == "ordinal" else ()
-    n_weights = n_weights_of(tables, cardinalities, edges, ordered)
-    starts, pair_starts = _columns(tables, cardinalities, edges, ordered)
-    sizes = cardinalities.tolist()
-    pairs = [(a, b) for a, b in edges.tolist()]
-    alone = [v for v in range(len(sizes)) if node_factors == "clusters"]
-    parts = [0.0] * len(sizes)  # of a variable's table, in every incident edge
-    if node_factors == "edges":
-        degrees = np.bincount(edges.ravel(), minlength=len(sizes)).tolist()
-        alone = [v for v, degree in enumerate(degrees) if degree == 0]
-        parts = [1.0 / degree if degree else 0.0 for degree in degrees]
-    known: dict[tuple[Any, ...], sp.csr_array] = {}  # equal tables are one object, which is packed once
-    features: list[sp.csr_array] = []
-    for v in alone:
-        key: tuple[Any, ...] = (sizes[v], starts[v])
-        if key not in known:
-            known[key] = _indicators(np.arange(sizes[v]), starts[v], 1.0, n_weights)
-        features.append(known[key])
-    for (a, b), start in zip(pairs, pair_starts, strict=True):
-        absorbed = tuple((starts[v], parts[v]) if parts[v] else None for v in (a, b))
-        key = (sizes[a], sizes[b], start, absorbed)
-        if key not in known:
-            scores = [_scores(sizes[v], ordered[v]) for v in (a, b)] if ordered else None
-            known[key] = _pair_features(tables, (sizes[a], sizes[b]), start, absorbed, n_weights, scores)
-        features.append(known[key])
-    return LogLinearModel(ClusterGraph(cardinalities, [*((v,) for v in alone), *pairs]), features)
+
+    kind: str
+    sizes: Ints  #: (n_variables,) states
+    edges: Ints  #: (n_edges, 2)
+    node_factors: str = "clusters"
+    ordered: tuple[bool, ...] = ()  #: of every variable, whether it has scores
+
+    def __post_init__(self) -> None:
+        check_choice("tables", self.kind, TABLES)
+        check_choice("node_factors", self.node_factors, FIELD_NODE_FACTORS)
+        if self.kind == "shared" and (self.sizes != self.sizes[0]).any():
+            v = int(np.argmax(self.sizes != self.sizes[0]))
+            raise ValueError(
+                f"tables='shared' needs variables with equally many states: variable 0 has {self.sizes[0]}, "
+                f"variable {v} has {self.sizes[v]}"
+            )
+
+    @staticmethod
+    def of(kind: str, variables: Variables, edges: Ints, node_factors: str = "clusters") -> PairwiseTables:
+        """Those of some variables."""
+        ordered = variables.are_ordered if kind == "ordinal" else ()
+        return PairwiseTables(kind, np.array(variables.cardinalities, dtype=np.int64), edges, node_factors, ordered)
+
+    def is_like(self, other: PairwiseTables | None) -> bool:
+        """Whether weights of the one are weights of the other."""
+        return other is not None and all(np.array_equal(vars(self)[f.name], vars(other)[f.name]) for f in fields(self))
+
+    def _is_scored(self, v: int) -> bool:
+        return self.kind == "ordinal" and self.ordered[v]
+
+    @cached_property
+    def n_of_variables(self) -> int:
+        """Number of weights of the variables' tables, which come first."""
+        return int(self.sizes[0] if self.kind == "shared" else self.sizes.sum())
+
+    @cached_property
+    def pair_sizes(self) -> Ints:
+        """(n_edges,) weights of the table of each edge."""
+        if self.kind == "potts":
+            return np.ones(len(self.edges), dtype=np.int64)
+        scored = np.array([self._is_scored(v) for v in range(self.sizes.size)], dtype=bool)
+        found: Ints = np.where(scored, 1, self.sizes)[self.edges].prod(axis=1)
+        return found
+
+    @property
+    def n_weights(self) -> int:
+        """Number of weights."""
+        of_edges = self.pair_sizes[:1] if self.kind in ("shared", "potts") else self.pair_sizes
+        return self.n_of_variables + int(of_edges.sum())
+
+    @property
+    def blocks(self) -> list[Block]:
+        """Blocks of weights whose variances may differ."""
+        edges = slice(self.n_of_variables, self.n_weights)
+        sizes = self.pair_sizes if self.kind == "full" else None
+        return [Block("variables", slice(0, self.n_of_variables)), Block("edges", edges, sizes=sizes)]
+
+    @cached_property
+    def _starts(self) -> tuple[list[int], list[int]]:
+        """First weight of the table of every variable, and of every edge."""
+        if self.kind == "shared":
+            return [0] * self.sizes.size, [self.n_of_variables] * len(self.edges)
+        lengths = 0 * self.pair_sizes if self.kind == "potts" else self.pair_sizes
+        return pointer(self.sizes)[:-1].tolist(), (self.n_of_variables + pointer(lengths)[:-1]).tolist()
+
+    @cached_property
+    def model(self) -> LogLinearModel:
+        """A cluster for each variable, then one for each edge."""
+        sizes, n, (starts, pair_starts) = self.sizes.tolist(), self.n_weights, self._starts
+        pairs = [(a, b) for a, b in self.edges.tolist()]
+        degrees = np.bincount(self.edges.ravel(), minlength=len(sizes)).tolist()
+        absorbs = self.node_factors == "edges"
+        alone = [v for v in range(len(sizes)) if not (absorbs and degrees[v])]
+
+        # Equal tables are one object, which is packed once.
+        @cache
+        def of_variable(k: int, start: int) -> sp.csr_array:
+            return _placed(_basis(k), start, n)
+
+        @cache
+        def of_states(k: int, other: int, is_scored: bool, is_other_scored: bool) -> sp.csr_array:
+            if self.kind == "potts":
+                return sp.csr_array(np.eye(k, other).reshape(-1, 1))
+            return sp.csr_array(sp.kron(_basis(k, is_scored), _basis(other, is_other_scored)))
+
+        @cache
+        def of_edge(kind: tuple[Any, ...], start: int, absorbed: tuple[tuple[int, float], ...]) -> sp.csr_array:
+            found = _placed(of_states(*kind), start, n)
+            for axis, (first, part) in enumerate(absorbed):
+                own = [_basis(k) if i == axis else np.ones((k, 1)) for i, k in enumerate(kind[:2])]
+                found = found + part * _placed(sp.csr_array(sp.kron(*own)), first, n)
+            return sp.csr_array(found)
+
+        features = [of_variable(sizes[v], starts[v]) for v in alone]
+        for (a, b), start in zip(pairs, pair_starts, strict=True):
+            absorbed = tuple((starts[v], 1.0 / degrees[v]) for v in (a, b)) if absorbs else ()
+            features.append(of_edge((sizes[a], sizes[b], self._is_scored(a), self._is_scored(b)), start, absorbed))
+        return LogLinearModel(ClusterGraph(self.sizes, [*((v,) for v in alone), *pairs]), features)
+
+    def split(self, weights: Floats) -> tuple[list[Floats], list[Floats]]:
+        """Log-potentials: a table for every variable and, apart from those, one for every edge."""
+        (starts, pair_starts), sizes = self._starts, self.sizes.tolist()
+        variables = [weights[start : start + k].copy() for k, start in zip(sizes, starts, strict=True)]
+        pairs = []
+        for (a, b), start, size in zip(self.edges.tolist(), pair_starts, self.pair_sizes.tolist(), strict=True):
+            if self.kind == "potts":
+                pairs.append(weights[start] * np.eye(sizes[a], sizes[b]))
+                continue
+            table = weights[start : start + size].reshape(1 if self._is_scored(a) else sizes[a], -1)
+            table = _basis(sizes[a], True) @ table if self._is_scored(a) else table
+            pairs.append(np.array(table @ _basis(sizes[b], True).T if self._is_scored(b) else table))
+        return variables, pairs
+
+    def known_around(self, states: Ints) -> Bools:
+        """Which states of rows are known, and all of those next to them."""
+        known: Bools = states >= 0
+        found = known.copy()
+        for a, b in self.edges.tolist():
+            found[:, a] &= known[:, b]
+            found[:, b] &= known[:, a]
+        return found
+
+    def conditional_losses(self, states: Ints, weights: Floats) -> Floats:
+        """- sum_v log p(x_v | all others) of each row, over states whose neighbours are known."""
+        variables, pairs = self.split(weights)
+        scores = [np.tile(table, (states.shape[0], 1)) for table in variables]
+        for (a, b), table in zip(self.edges.tolist(), pairs, strict=True):
+            scores[a] += table.T[states[:, b]]
+            scores[b] += table[states[:, a]]
+        losses, counted = np.zeros(states.shape[0]), self.known_around(states)
+        for v, score in enumerate(scores):
+            loss = logsumexp(score, axis=1) - score[np.arange(states.shape[0]), states[:, v]]
+            losses += np.where(counted[:, v], loss, 0.0)
+        return losses
 
 
-def _check_kinds(tables: Any, cardinalities: Ints, node_factors: Any) -> None:
-    check_choice("tables", tables, TABLES)
-    check_choice("node_factors", node_factors, FIELD_NODE_FACTORS)
-    if tables == "shared" and (cardinalities != cardinalities[0]).any():
-        v = int(np.argmax(cardinalities != cardinalities[0]))
-        raise ValueError(
-            f"tables='shared' needs variables with equally many states: variable 0 has {cardinalities[0]}, "
-            f"variable {v} has {cardinalities[v]}"
-        )
+def _basis(n_states: int, is_scored: bool = False) -> sp.csr_array:
+    """(states, weights) of a variable in a table: indicators, or scores in equal steps of mean 0 and variance 1."""
+    if not is_scored:
+        return sp.eye_array(n_states, format="csr")
+    steps = np.arange(n_states) - 0.5 * (n_states - 1)
+    return sp.csr_array((steps / np.sqrt(np.mean(steps**2) or 1.0))[:, None])
 
 
-def _columns(
-    tables: str, cardinalities: Ints, edges: Ints, ordered: Sequence[bool] = ()
-) -> tuple[list[int], list[int]]:
-    """First weight of the table of every variable, and of every edge."""
-    if tables == "shared":
-        return [0] * cardinalities.size, [int(cardinalities[0])] * len(edges)
-    ends = np.cumsum(cardinalities)
-    starts = [0, *ends[:-1].tolist()]
-    if tables == "potts":
-        return starts, [int(ends[-1])] * len(edges)
-    return starts, [
-        int(end) for end in ends[-1] + np.cumsum([0, *_widths(cardinalities, ordered)[edges].prod(axis=1)])[:-1]
-    ]
-
-
-def split_tables(
-    tables: str, cardinalities: Ints, edges: Ints, weights: Floats, ordered: Sequence[bool] = ()
-) -> tuple[list[Floats], list[Floats]]:
-    """Log-potentials: a table for every variable and, apart from those, one for every edge."""
-    ordered = ordered if tables == "ordinal" else ()
-    starts, pair_starts = _columns(tables, cardinalities, edges, ordered)
-    sizes = cardinalities.tolist()
-    variables = [weights[start : start + k].copy() for k, start in zip(sizes, starts, strict=True)]
-    if tables == "potts":
-        return variables, [weights[-1] * np.eye(sizes[a], sizes[b]) for a, b in edges.tolist()]
-    pairs = []
-    for (a, b), start in zip(edges.tolist(), pair_starts, strict=True):
-        rows, columns = (_scores(sizes[v], bool(ordered) and ordered[v]) for v in (a, b))
-        n = rows.shape[1] * columns.shape[1]
-        pairs.append(rows @ weights[start : start + n].reshape(rows.shape[1], -1) @ columns.T)
-    return variables, pairs
-
-
-def _pair_features(
-    tables: str,
-    shape: tuple[int, int],
-    start: int,
-    absorbed: tuple[tuple[int, float] | None, ...],
-    n_weights: int,
-    scores: Sequence[Floats] | None,
-) -> sp.csr_array:
-    """Features of an edge, and parts of its variables' own, each given by first weight and part."""
-    states = np.indices(shape).reshape(2, -1)
-    agree = np.where(states[0] == states[1], 0, -1)
-    if scores is not None:
-        table = np.kron(*scores)
-        apart = [sp.csr_array((agree.size, n)) for n in (start, n_weights - start - table.shape[1])]
-        features = sp.csr_array(sp.hstack([apart[0], table, apart[1]]))
-    else:
-        features = _indicators(agree if tables == "potts" else np.arange(agree.size), start, 1.0, n_weights)
-    for own, given in zip(states, absorbed, strict=True):
-        if given is not None:
-            features = sp.csr_array(features + _indicators(own, *given, n_weights))
-    return features
-
-
-def _indicators(states: Ints, column: int, part: float, n_weights: int) -> sp.csr_array:
-    """A row for each of ``states``, with ``part`` at the weight of that state, from ``column`` on; none for -1."""
-    known = states >= 0
-    entries = column + states[known]
-    return sp.csr_array((np.full(entries.size, part), entries, pointer(known)), shape=(states.size, n_weights))
+def _placed(table: sp.csr_array, column: int, n_weights: int) -> sp.csr_array:
+    """Features (states, n_weights) whose columns from ``column`` on are those of the table."""
+    return sp.csr_array((table.data, table.indices + column, table.indptr), shape=(table.shape[0], n_weights))
 
 
 def is_forest(n_variables: int, edges: Ints) -> bool:
@@ -322,10 +350,10 @@ def check_seen_states(states: Ints, names: Any) -> None:
             )
 
 
-def check_tables_fit(tables: str, cardinalities: Ints, edges: Ints, names: Any, memory: int | None = None) -> None:
+def check_tables_fit(tables: str, variables: Variables, edges: Ints, memory: int | None = None) -> None:
     """Refuse tables for which learning would need more than ``memory`` bytes, by default all that the machine has."""
     memory = _physical_memory() if memory is None else memory
-    sizes: list[int] = cardinalities.tolist()  # whole numbers of Python, whose products do not overflow
+    sizes = list(variables.cardinalities)  # whole numbers of Python, whose products do not overflow
     pairs = [sizes[a] * sizes[b] for a, b in edges.tolist()]
     n_weights = sum(sizes) + (sum(pairs) if tables == "full" else 1)
     if tables == "shared":
@@ -333,7 +361,7 @@ def check_tables_fit(tables: str, cardinalities: Ints, edges: Ints, names: Any, 
     needed = _BYTES_PER_ENTRY * (sum(sizes) + sum(pairs)) + _BYTES_PER_WEIGHT * n_weights
     if needed <= memory:
         return
-    v = int(np.argmax(cardinalities))
+    v, names = int(np.argmax(sizes)), variables.names if variables.are_named else None
     raise ValueError(
         f"X: {_called(v, names)} has {sizes[v]} states, the most of all; the tables of {len(sizes)} variables and "
         f"{len(pairs)} edges have {sum(sizes) + sum(pairs)} entries, for which learning needs about "
