@@ -88,3 +88,13 @@ def test_the_pseudo_likelihood_is_that_of_the_scores_and_chooses_a_prior():
                 scores += table[:, row[b]] if a == v else table[row[a]] if b == v else np.zeros(k)
             total += scores[row[v]] - logsumexp(scores)
     assert field.pseudo_score(X) == pytest.approx(total / len(X), rel=1e-10)
+
+
+def test_summaries_have_the_log_odds_ratio_of_neighbouring_scores():
+    field = bt.MarkovRandomField(tables="ordinal", method="exact", prior_variance=None, edges=[(0, 1)]).fit(rows())
+    found, (table,) = field.summary(), field.log_potentials()[1]
+    ratio = table[2, 1] - table[1, 1] - table[2, 0] + table[1, 0]
+    assert found["association"][0] == pytest.approx(ratio, rel=1e-9)
+    step = np.diff(standard(4))[0] * np.diff(standard(3))[0]
+    half = 1.959964 * step * field.standard_errors_[-1]
+    np.testing.assert_allclose([found["low"][0], found["high"][0]], [ratio - half, ratio + half], rtol=1e-5)

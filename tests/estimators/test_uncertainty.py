@@ -10,9 +10,11 @@ from scipy.linalg import null_space
 from scipy.optimize import approx_fprime
 from scipy.special import logit, logsumexp
 from scipy.stats import binom, norm
+from sklearn.linear_model import LogisticRegression
 
 import bactrian as bt
 from bactrian.estimators.fitted_field import AnswerOptions, FieldModel, FittedField
+from bactrian.estimators.pairwise import PairwiseTables
 
 CARDINALITIES = (2, 3, 2)
 
@@ -70,6 +72,30 @@ def test_a_table_of_two_by_two_has_the_log_odds_ratio_and_its_error():
         low, high = field.confint({1: 1}, given={0: 1})  # as of 55 independent rows
         of = logit(40 / 55) + np.array([-1, 1]) * norm.ppf(0.975) / np.sqrt(55 * 40 / 55 * 15 / 55)
         np.testing.assert_allclose(logit([low, high]), of, atol=1e-4)
+
+
+def test_three_binary_variables_are_the_regressions_of_scikit_learn_and_statsmodels():
+    """Two of them have a table of their own, so that the third is a logistic regression on both (Agresti 2013, 9.5)."""
+    rng = np.random.default_rng(4)
+    X = rng.integers(2, size=(300, 3))
+    X[:, 2] = np.where(rng.random(300) < 0.4, X[:, 0], X[:, 2])
+    field = bt.MarkovRandomField("complete", method="exact", prior_variance=None, tolerance=1e-10).fit(X)
+    columns = field.summary()
+    found = {frozenset(pair): rest for *pair, rest in zip(columns["variable"], columns["with"], range(3), strict=True)}
+    for v in range(3):
+        others = [u for u in range(3) if u != v]
+        at = [found[frozenset((u, v))] for u in others]
+        coefficients = LogisticRegression(C=np.inf, tol=1e-10).fit(X[:, others], X[:, v]).coef_[0]
+        np.testing.assert_allclose([columns["association"][i] for i in at], coefficients, atol=1e-5)
+    models = pytest.importorskip("statsmodels.api")
+    counts, cells = np.zeros(8), np.array(list(itertools.product(range(2), repeat=3)))
+    np.add.at(counts, X @ [4, 2, 1], 1.0)
+    pairs = list(itertools.combinations(range(3), 2))
+    design = np.column_stack([np.ones(8), cells, *(cells[:, a] * cells[:, b] for a, b in pairs)])
+    judge = models.GLM(counts, design, family=models.families.Poisson()).fit(tol=1e-12)
+    for (a, b), (low, high), p in zip(pairs, judge.conf_int()[4:], judge.pvalues[4:], strict=True):
+        i = found[frozenset((a, b))]
+        np.testing.assert_allclose([columns["low"][i], columns["high"][i], columns["p"][i]], [low, high, p], atol=1e-4)
 
 
 @pytest.mark.parametrize("method", ["pseudolikelihood", "cccp", "convex", "camel0", "trw"])
@@ -261,7 +287,7 @@ def test_intervals_are_kept_by_files_if_they_were_asked_for(tmp_path):
 
 def test_what_has_no_intervals_says_so():
     X = rows_of(60)
-    with pytest.raises(ValueError, match="no rows of its own: its variables are hidden"):
+    with pytest.raises(ValueError, match=r"no rows of its own.*: some of its variables are hidden"):
         _ = bt.MarkovRandomField(hidden={"h": 2}, n_starts=1, tolerance=0.01).fit(X).standard_errors_
     with pytest.raises(ValueError, match="no formulas for intervals of 'piecewise'; use bootstrap"):
         bt.MarkovRandomField(method="piecewise").fit(X).confint()
@@ -336,7 +362,8 @@ def test_sets_of_states_have_the_slope_of_their_logarithm():
     field = bt.MarkovRandomField(method="exact", prior_variance=1.0).fit(rows_of(200))
     states, features = dense_features(field)
     options = AnswerOptions("rbp", 2**20, 1, 0)
-    model = FieldModel(field.model_, field.rows_.variables, field.edges_)
+    variables = field.rows_.variables
+    model = FieldModel(field.model_, variables, PairwiseTables.of("full", variables, field.edges_))
     held = FittedField(model, field.weights_, "exact", None, options)
 
     def log_probability(w):

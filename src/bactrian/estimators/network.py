@@ -32,9 +32,14 @@ class Joined:
 
 def check_edges(edges: Any, criterion: Any) -> None:
     """Refuse edges and criteria that make no sense, before any data are looked at."""
+    pairs, rest = _with_rest(edges)
     if criterion is not None:
         check_choice("criterion", criterion, CRITERIA)
-    pairs, _ = _with_rest(edges)
+        if not (rest or (isinstance(edges, str) and edges in ("auto", "select"))):
+            raise ArgumentError("criterion", f"= {criterion!r} is for selected edges, found edges={edges!r}")
+    words = [pair for pair in pairs if isinstance(pair, str)] if isinstance(pairs, list | tuple) else []
+    if words:
+        raise ArgumentError("edges", f"must be pairs, with 'select' behind them for the rest, found {words[0]!r}")
     if not (isinstance(pairs, str) and pairs in WORDS) and not has_names(pairs):
         checked_edges(pairs, None, np.iinfo(np.int64).max)
 

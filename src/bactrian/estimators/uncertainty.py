@@ -40,7 +40,7 @@ from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
 from bactrian.camel.run import Run, Settings
 from bactrian.errors import ArgumentError, check_number
-from bactrian.estimators.pairwise import incomplete_rows, is_forest, pairwise_model
+from bactrian.estimators.pairwise import PairwiseTables, incomplete_rows, is_forest
 from bactrian.frames import Variables
 from bactrian.graphs.loglinear import LogLinearModel, Moments, Samples
 from bactrian.graphs.packing import pack
@@ -303,9 +303,7 @@ class LearnedRows:
     @property
     def is_conditional(self) -> bool:
         """Whether weights maximise the pseudo-likelihood."""
-        return isinstance(
-            METHODS.get(self.method, None) if isinstance(self.method, str) else self.method, PseudoLikelihood
-        )
+        return isinstance(_learner(self.method), PseudoLikelihood)
 
     @cached_property
     def distinct(self) -> tuple[Ints, Ints]:
@@ -624,7 +622,7 @@ def _pooled(a: LearnedRows, b: LearnedRows) -> tuple[LearnedRows, int]:
     model, edges, precision, method = a.model, a.edges, a.precision, a.method
     if not alike:
         edges = np.unique(np.sort(np.concatenate([a.edges, b.edges]), axis=1), axis=0)
-        model = pairwise_model("full", a.model.graph.cardinalities, edges)
+        model = PairwiseTables("full", a.model.graph.cardinalities, edges).model
         n = int(a.model.graph.cardinalities.sum())
         of_edges = [own.precision[n:] for own in (a, b) if len(own.edges)]
         precision = np.repeat([a.precision[:n].mean(), np.mean(of_edges[0])], [n, model.n_weights - n])
@@ -641,6 +639,12 @@ def _pooled(a: LearnedRows, b: LearnedRows) -> tuple[LearnedRows, int]:
 # --- a table of edges ---
 
 
+def _has_one_weight(contrasts: sp.csr_array) -> bool:
+    """Whether contrasts of an edge change together: those of two states each, and of scores."""
+    used = contrasts[:, np.unique(contrasts.indices)].toarray()
+    return len(used) == 1 or int(np.linalg.matrix_rank(used)) == 1
+
+
 def edge_table(covariance: Covariance, weights: Floats, z: float, names: Sequence[Any]) -> dict[str, list[Any]]:
     """Columns of a table of edges, the strongest first."""
     contrasts, rows = covariance.contrasts, []
@@ -652,7 +656,7 @@ def edge_table(covariance: Covariance, weights: Floats, z: float, names: Sequenc
         wald = float(own @ np.linalg.pinv(of, rcond=_SINGULAR, hermitian=True) @ own)
         table, low, high = _centred(own.reshape(1, *shape)), np.nan, np.nan
         size = float(np.sqrt(np.mean(table**2)))
-        if own.size == 1:
+        if own.size and _has_one_weight(contrasts.matrix[block]):
             size, error = float(own[0]), float(np.sqrt(of[0, 0]))
             low, high = size - z * error, size + z * error
         rank = np.linalg.matrix_rank(of, hermitian=True) if own.size else 0
