@@ -118,6 +118,7 @@ class NetworkSection:
     title: str
     nodes: tuple[tuple[str, tuple[float, float], bool], ...]
     lines: tuple[tuple[tuple[float, float], tuple[float, float], float, str, str], ...]
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -215,8 +216,8 @@ def _sections_of(comparison: Comparison) -> tuple[Section, ...]:
 
 #: Pairs that the page lists, those that tell most of each other.
 _LISTED = 20
-#: Variables of a network beyond which its picture is a knot.
-_DRAWN = 60
+#: Lines of a network beyond which its picture is a knot.
+_LINES = 150
 #: Cells of each margin that the page lists, those that differ most.
 _CELLS = 10
 
@@ -226,7 +227,7 @@ def field_report(field: MarkovRandomField, title: str, *, intervals: bool = True
     found = infer(field.model_, field.weights_, field.inference_method_, memory_budget=max(1, field.memory_budget))
     names, words = field.variable_names, [list(map(word, states)) for states in field.states.values()]
     shares = [
-        (str(names[v]), state, f"{share:.4f}")
+        (f"{names[v]}={state}", f"{share:.4f}")
         for v, table in enumerate(found.variables)
         for state, share in zip(words[v], table.tolist(), strict=True)
     ]
@@ -240,7 +241,6 @@ def field_report(field: MarkovRandomField, title: str, *, intervals: bool = True
             pairs.append((told, f"{names[scope[0]]}, {names[scope[1]]}", most, f"{lift[row, column]:.2f}"))
     pairs.sort(key=lambda pair: -pair[0])
     sections: list[Section] = [
-        TableSection("Variables", ("variable", "state", "probability"), tuple(shares)),
         TableSection(
             "What goes together",
             ("pair", "mutual information, nats", "states that most go together", "times as often as by chance"),
@@ -248,10 +248,11 @@ def field_report(field: MarkovRandomField, title: str, *, intervals: bool = True
             "" if len(pairs) <= _LISTED else f"The {_LISTED} of {len(pairs)} pairs that tell most of each other.",
         ),
     ]
-    if pairs and len(names) <= _DRAWN and field.tables_ != "margins":
-        sections.insert(0, _network(field, names))
+    if pairs and field.tables_ != "margins":
+        sections.insert(0, _network(field))
     if intervals and pairs:
         sections.append(_sure(field))
+    sections.append(TableSection("Variables", ("state", "probability"), tuple(shares)))
     if hasattr(field, "starts_"):
         listed = ", ".join(f"{objective:.2f}" for objective in field.starts_)
         sections.append(NoteSection("Starts", (f"They ended with the objectives {listed}; the least is kept.",)))
@@ -260,17 +261,23 @@ def field_report(field: MarkovRandomField, title: str, *, intervals: bool = True
         "status": str(field.solution_.status),
         "rows": f"{field.total_:g}",
         "variables": str(len(names)),
+        "pairs": getattr(field, "selection_", str(len(pairs))),
         "inference": field.inference_method_,
         "seconds": f"{field.solution_.seconds:.2f}",
     }
     return Report(title, tuple(sections), facts=facts)
 
 
-def _network(field: MarkovRandomField, names: tuple[Any, ...]) -> Section:
-    """The picture of the edges."""
-    number = {name: v for v, name in enumerate(names)}
-    edges = np.array([[number[a], number[b]] for a, b in field.edges_.tolist()])
-    strengths, signs = interactions(field.log_potentials()[1])
+def _network(field: MarkovRandomField) -> Section:
+    """The picture of the edges, the strongest of them where there are many, and of variables that these join."""
+    variables, tables = field.log_potentials()
+    every, signs = interactions(tables)
+    drawn = np.sort(np.argsort(-every, kind="stable")[:_LINES])
+    strengths, number = every[drawn], {name: v for v, name in enumerate(field.variable_names)}
+    edges = np.array([[number[a], number[b]] for a, b in field.edges_[drawn].tolist()])
+    shown = np.arange(len(variables)) if len(drawn) == len(every) else np.unique(edges)
+    names = [str(field.variable_names[v]) for v in shown]
+    edges = np.searchsorted(shown, edges)
     places = (NetworkSection.width * layout(len(names), edges, strengths)).round(1).tolist()
     at = [(float(x), float(y)) for x, y in places]
     pull = np.zeros(len(names))  # towards the neighbours, whose lines a name keeps out of
@@ -280,9 +287,10 @@ def _network(field: MarkovRandomField, names: tuple[Any, ...]) -> Section:
     widths = 0.5 + 6.0 * strengths / max(float(strengths.max()), np.finfo(float).tiny)
     lines = tuple(
         (at[a], at[b], round(width, 2), "above" if sign >= 0.0 else "below", f"{names[a]}, {names[b]}: {strength:.3g}")
-        for (a, b), width, sign, strength in zip(edges.tolist(), widths, signs, strengths, strict=True)
+        for (a, b), width, sign, strength in zip(edges.tolist(), widths, signs[drawn], strengths, strict=True)
     )
-    return NetworkSection("The network", tuple(zip(map(str, names), at, (pull < 0.0).tolist(), strict=True)), lines)
+    note = "" if len(drawn) == len(every) else f"The {len(drawn)} strongest of {len(every)} edges."
+    return NetworkSection("The network", tuple(zip(names, at, (pull < 0.0).tolist(), strict=True)), lines, note)
 
 
 def _sure(field: MarkovRandomField) -> Section:
