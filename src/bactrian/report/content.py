@@ -261,7 +261,7 @@ def field_report(field: MarkovRandomField, title: str, *, intervals: bool = True
         "status": str(field.solution_.status),
         "rows": f"{field.total_:g}",
         "variables": str(len(names)),
-        "pairs": getattr(field, "selection_", str(len(pairs))),
+        "pairs": getattr(field, "selection_", str(len(pairs))).partition(";")[0],
         "inference": field.inference_method_,
         "seconds": f"{field.solution_.seconds:.2f}",
     }
