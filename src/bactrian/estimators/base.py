@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -14,16 +14,20 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Arrays, Floats
-from bactrian.errors import check_flag
+from bactrian.errors import ArgumentError, check_flag
 from bactrian.estimators.held_out import HeldOut
 from bactrian.estimators.priors import VARIANCE, Block, Fold, cross_validated, is_by_block, variances
 from bactrian.estimators.saving import SavedModel, read_model, write_saved
+from bactrian.learners.agreement import can_follow
 from bactrian.learners.learn import check_options, followed, learn
 from bactrian.parallel.threads import Deadline
 from bactrian.solvers.solution import Callback, Solution, Status
 
 #: Numbers of a solution that files hold, in this order.
 _FIGURES = ("objective", "moment_gap", "violation", "seconds")
+
+#: Parameters that files do not hold: those of where and how a model was learned.
+_OF_HERE = frozenset(("verbose", "device"))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn has its own
@@ -72,6 +76,26 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         """Refuse options with such a prior that :func:`bactrian.learn` would not take."""
         by_block = is_by_block(prior_variance, self._block_names)
         check_options(**{**options, "prior_variance": VARIANCE if by_block else prior_variance})
+
+    def _check_device(self, inference: Collection[str] = ()) -> None:
+        """Refuse what ``device`` cannot do; ``inference`` names the methods of prediction that it can."""
+        device: Any = getattr(self, "device", None)
+        if device is None:
+            return
+        from bactrian.engines.torch.device import checked_device
+        from bactrian.engines.torch.learn import checked_method
+
+        checked_device(device)
+        checked_method(self._device_method)
+        if self.l1:
+            raise ArgumentError("l1", f"must be 0 on a device, found {self.l1}")
+        if inference and getattr(self, "inference", None) not in (None, *inference):
+            raise ArgumentError("inference", f"must be one of {', '.join(inference)} on a device")
+
+    @property
+    def _device_method(self) -> Any:
+        """What learns on a device."""
+        return self.method
 
     def _options(self) -> dict[str, Any]:
         """Options of :func:`bactrian.learn` as they are given."""
@@ -174,6 +198,8 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     @property
     def _learner(self) -> Callable[..., Solution]:
         """What ``fit`` learns with: :func:`bactrian.learn`, or its like whose solution predictions can replay."""
+        if getattr(self, "device", None) is not None:
+            return partial(learned_on_device, self)
         return partial(followed, solution=None) if self._replays else learn
 
     @property
@@ -240,13 +266,13 @@ def saved_model(estimator: Any) -> SavedModel:
         "prior_scores": getattr(estimator, "prior_scores_", None),
         **attributes,
     }
-    params = {name: value for name, value in estimator.get_params(deep=False).items() if name != "verbose"}
+    params = {name: value for name, value in estimator.get_params(deep=False).items() if name not in _OF_HERE}
     return SavedModel(type(estimator).__name__, params, attributes, arrays)
 
 
 def restored_model(cls: Any, saved: SavedModel) -> Any:
     """The estimator of which :func:`saved_model` made this, everything checked."""
-    if {*saved.params, *cls._newer_params} != {*cls._get_param_names()} - {"verbose"}:
+    if {*saved.params, *cls._newer_params} != {*cls._get_param_names()} - _OF_HERE:
         raise ValueError(f"its parameters are {', '.join(sorted(saved.params))}")
     attributes, arrays = saved.attributes, {name: array.copy() for name, array in saved.arrays.items()}
     weights = arrays["weights"]
@@ -306,6 +332,15 @@ def to_adopt(estimator: Any, data: Any, solution: Solution) -> Solution:
     if options["max_seconds"] is not None:
         options["max_seconds"] = max(0.0, options["max_seconds"] - solution.seconds)
     return followed(data, solution, **options)
+
+
+def learned_on_device(estimator: Any, data: Any, **options: Any) -> Solution:
+    """What :func:`bactrian.torch.learn` finds; a path for predictions to replay is looked for on the CPU."""
+    from bactrian.engines.torch.learn import learn as learn_there
+
+    given = {name: value for name, value in options.items() if name not in ("method", "l1", "n_threads", "seed")}
+    solution = learn_there(data, estimator._device_method, device=estimator.device, **given)
+    return to_adopt(estimator, data, solution) if can_follow(estimator._device_method) else solution
 
 
 def judge(estimator: Any, data: Any) -> None:

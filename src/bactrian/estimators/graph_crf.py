@@ -120,6 +120,8 @@ class GraphCRF(LearnedEstimator):
         Start from the weights of the last fit, or of the loaded file.
     verbose : int
         1 prints lines about the progress of learning; see :class:`bactrian.ProgressLines`.
+    device : str, optional
+        Where learning and marginals run with PyTorch, such as ``"cuda"`` (:doc:`/gpu`); by default on the CPU without.
 
     Attributes
     ----------
@@ -169,6 +171,7 @@ class GraphCRF(LearnedEstimator):
     neighbours: Any = "auto"
     inference: str = "matched"
     inference_options: Mapping[str, Any] | None = None
+    device: str | None = None
     n_edge_features_: int | None = field(init=False)
     restart_: float | None = field(init=False)
     neighbour_scores_: list[tuple[float | None, float]] = field(init=False)
@@ -244,6 +247,8 @@ class GraphCRF(LearnedEstimator):
             check_number("neighbours", self.neighbours, positive=True, below=1)
             if self.l1:
                 raise ArgumentError("l1", f"must be 0 where neighbours is a number, found {self.l1}")
+            if self.device is not None:
+                raise ArgumentError("neighbours", "must be 'auto' or 'edges' on a device")
 
     def learning_options(self) -> dict[str, Any]:
         """See :meth:`LearnedEstimator.learning_options`; the moment gap is judged by what it may cost per label."""

@@ -57,7 +57,7 @@ class GridCRF(LearnedEstimator):
     method : str or learner
         Any learner of :func:`bactrian.learn`; see :class:`GraphCRF` for the default.
     prior_variance, l1, tolerance, max_iterations, max_seconds, n_threads, node_factors, fit_intercept, labels, \
-class_weight, inference, inference_options, seed, warm_start, verbose
+class_weight, inference, inference_options, seed, warm_start, verbose, device
         See :class:`GraphCRF`.
 
     Attributes
@@ -89,6 +89,7 @@ class_weight, inference, inference_options, seed, warm_start, verbose
     fit_intercept: bool = True
     inference: str = "matched"
     inference_options: Mapping[str, Any] | None = None
+    device: str | None = None
     connectivity: int = 4
     by_direction: bool = False
     edge_features: str | None = None

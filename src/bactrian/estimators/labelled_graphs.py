@@ -12,11 +12,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Arrays, check_minus_one
 from bactrian.camel.camel import Camel
-from bactrian.errors import check_choice, check_count, check_flag, check_number
+from bactrian.errors import ArgumentError, check_choice, check_count, check_flag, check_number
 from bactrian.estimators.auto_prior import auto_prior
 from bactrian.estimators.graph_arrays import StackedGraphs, is_empty, node_weights, weight_layers
 from bactrian.estimators.graph_inputs import by_node
-from bactrian.estimators.labelled_nodes import FittedNodes
+from bactrian.estimators.labelled_nodes import ON_DEVICE, OPTIONS_ON_DEVICE, FittedNodes
 from bactrian.estimators.labels import (
     check_class_weight,
     checked_labels,
@@ -61,6 +61,9 @@ def check_graph_params(crf: Any) -> None:
         raise TypeError(f"inference_options must be a dict, found {type(crf.inference_options).__name__}")
     method = matched_inference(crf.method)[0] if crf.inference == "matched" else crf.inference
     check_inference(method, crf.inference_options or {})
+    crf._check_device(("matched", *ON_DEVICE))
+    if crf.device is not None and {*(crf.inference_options or {})} - OPTIONS_ON_DEVICE:
+        raise ArgumentError("inference_options", f"must be of {', '.join(sorted(OPTIONS_ON_DEVICE))} on a device")
     check_choice("tables", crf.tables, TYINGS)
     check_flag("fit_intercept", crf.fit_intercept)
     if crf.labels is not None and label_array(crf.labels, "labels").size == 0:
@@ -276,7 +279,7 @@ def fitted_graphs(crf: Any) -> FittedNodes:
     options = {"seed": crf.seed, "n_threads": crf.n_threads, **options, **(crf.inference_options or {})}
     return FittedNodes(
         weights=crf.weights_, solution=crf.solution_, method=method, options=options, is_matched=is_matched,
-        tolerances=_TOLERANCES,
+        tolerances=_TOLERANCES, device=crf.device,
     )  # fmt: skip
 
 

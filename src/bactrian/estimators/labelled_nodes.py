@@ -19,6 +19,9 @@ from bactrian.inference.infer import StackedMarginals, graph_marginals
 from bactrian.learners.agreement import APART, UNATTAINED, depends_on_start
 from bactrian.solvers.solution import AttainmentWarning, ConvergenceWarning, Solution
 
+#: What methods of inference are called on a device, and their options there.
+ON_DEVICE = {"bp": "bp", "rbp": "bp", "convex": "convex"}
+OPTIONS_ON_DEVICE = frozenset(("tolerance", "max_iterations", "damping", "counting_numbers"))
 #: Nodes of the training graphs that a fitted model is judged on, in whole graphs, and what its edges may cost.
 _JUDGED_NODES, _TWO_POINTS = 20_000, 0.02
 
@@ -34,6 +37,7 @@ class FittedNodes:
     is_matched: bool = False  #: whether inference was only matched to the learner
     decoding: str = "max-marginals"  #: how labels are chosen; else a method of :func:`bactrian.decode`
     tolerances: tuple[float, float] | None = None  #: of marginals, and of labels alone, where options have none
+    device: Any = None  #: where marginals are found, None for the CPU without PyTorch
 
     def marginals(
         self, data: GraphData, evidence: Any = None, *, edges: bool = False, labels_alone: bool = False
@@ -47,6 +51,8 @@ class FittedNodes:
             options.setdefault("tolerance", self.tolerances[labels_alone])
         path, attained = self.solution.path, self.solution.attained
         weights = path if method == "replay" and path is not None else self.weights
+        if self.device is not None:
+            return marginals_on_device(data, weights, method, evidence, self.device, edges=edges, **options)
         try:
             found = graph_marginals(data, weights, method, evidence, edges=edges, **options)
         except MemoryBudgetError:
@@ -102,6 +108,24 @@ class FittedNodes:
                 f"of the nodes alone {100 * alone:.1f} %: {advice}",
                 AttainmentWarning,
             )
+
+
+def marginals_on_device(
+    data: GraphData, weights: Floats, method: str, evidence: Any, device: Any, *, edges: bool, **options: Any
+) -> StackedMarginals:
+    """:func:`bactrian.inference.infer.graph_marginals` by :func:`bactrian.torch.infer`; ``"exact"`` is for chains."""
+    from bactrian.engines.torch.infer import infer
+
+    given = {name: value for name, value in options.items() if name in OPTIONS_ON_DEVICE}
+    if method == "exact":  # messages go along a chain by an edge or two a sweep
+        given = {"max_iterations": 10 + int(np.diff(data.node_pointer).max(initial=0))}
+    found = infer(data, weights, {**ON_DEVICE, "exact": "bp"}.get(method, method), evidence, device=device, **given)
+    if not edges:
+        return StackedMarginals(found.nodes, None, [])
+    pairs = found.edges()
+    in_order = np.empty_like(pairs)
+    in_order[data.edge_order] = pairs
+    return StackedMarginals(found.nodes, in_order, [])
 
 
 def _learned_labels(data: GraphData, part: GraphData, solution: Any) -> Ints | None:

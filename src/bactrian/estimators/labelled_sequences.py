@@ -20,7 +20,7 @@ from bactrian.engines.numba.forest_optimum import best_labels
 from bactrian.errors import check_choice, check_count, check_flag, check_number
 from bactrian.estimators.auto_prior import auto_prior
 from bactrian.estimators.encoding import FeatureRows, FeatureVocabulary, fit_vocabulary
-from bactrian.estimators.labelled_nodes import FittedNodes
+from bactrian.estimators.labelled_nodes import ON_DEVICE, FittedNodes
 from bactrian.estimators.labels import Labels, check_class_weight, class_weights, listed_labels
 from bactrian.estimators.priors import Block, graph_blocks
 from bactrian.graphs.graph_data import NODE_FACTORS, GraphData, nonnegative_weights
@@ -72,6 +72,7 @@ def check_sequence_params(crf: Any, tyings: tuple[str, ...]) -> None:
     check_number("min_frequency", crf.min_frequency, least=1, whole=True)
     for kind, tying in zip(_EDGE_KINDS, tyings, strict=False):
         check_choice(f"{kind}_tables", tying, TYINGS)
+    crf._check_device(("matched", *ON_DEVICE))
     check_flag("fit_intercept", crf.fit_intercept)
     check_flag("all_possible_states", crf.all_possible_states)
     check_flag("all_possible_transitions", crf.all_possible_transitions)
@@ -317,7 +318,7 @@ def fitted_sequences(crf: Any, method: str = "exact", decoding: str = "exact", *
     is_matched = getattr(crf, "inference", None) == "matched"
     return FittedNodes(
         weights=crf.weights_, solution=crf.solution_, method=method, options=options, is_matched=is_matched,
-        decoding=decoding,
+        decoding=decoding, device=crf.device,
     )  # fmt: skip
 
 

@@ -134,6 +134,9 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     hidden : mapping, optional
         Variables that are never observed, with the number of their states or a list of labels: ``{"topic": 5}``. Edges
         may name them, and predictions have them as last columns. The order of their states depends on ``seed``.
+    device : str, optional
+        Where tables are learned with PyTorch, such as ``"cuda"``, by ``"convex"``, ``"camel0"``, ``"cccp"`` or
+        ``"piecewise"`` (:doc:`/gpu`); by default on the CPU without. Questions are answered on the CPU.
     n_starts : int, optional
         With unknown states, number of starts from random weights; the solution with the least objective is kept. By
         default 5 with hidden variables, else 1, from zero weights.
@@ -177,6 +180,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     tables: str = "full"
     cardinalities: Any = None
     hidden: Any = None
+    device: str | None = None
     n_starts: int | None = None
     node_factors: str = "clusters"
     inference: str = "rbp"
@@ -408,6 +412,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
 
     @property
     def _learner(self) -> Any:
+        if self.device is not None:
+            return self._learned_on_device
         n = self.n_starts or (_STARTS if self.hidden else 1)
         if (
             self.method == "auto"
@@ -417,6 +423,17 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         ):
             return self._fit_tables
         return partial(self._best_of_starts, n) if n > 1 and self._unknown else super()._learner
+
+    def _learned_on_device(self, data: Samples, **options: Any) -> Solution:
+        if self._unknown:
+            raise ArgumentError("device", "does not learn where states are unknown; bactrian does on the CPU")
+        from bactrian.engines.torch.learn import learn_field
+
+        given = {name: value for name, value in options.items() if name not in ("l1", "n_threads", "seed")}
+        return learn_field(
+            data.X, data.sample_weight, self.cardinalities_, self._edges, self.tables_,
+            node_factors=self.node_factors, device=self.device, **given,
+        )  # fmt: skip
 
     def _fit_tables(self, data: Samples, **options: Any) -> Solution:
         """:func:`bactrian.learners.structure.fit_tables` where it applies; the general learner has the same optimum."""
@@ -558,6 +575,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     def check_params(self) -> None:
         """Refuse parameters that make no sense, before any data are looked at."""
         super().check_params()
+        self._check_device()
         check_choice("tables", self.tables, TABLES)
         check_choice("node_factors", self.node_factors, FIELD_NODE_FACTORS)
         check_choice("inference", self.inference, ("matched", *OF_WEIGHTS))

@@ -17,6 +17,7 @@ from bactrian.errors import ArgumentError, ArgumentTypeError, check_choice, chec
 from bactrian.estimators.base import LearnedEstimator, largest_weights
 from bactrian.estimators.encoding import check_sequences, fit_vocabulary
 from bactrian.estimators.held_out import check_given_together, checked_codes, log_loss
+from bactrian.estimators.labelled_graphs import CONVEX
 from bactrian.estimators.labelled_nodes import FittedNodes
 from bactrian.estimators.labelled_sequences import (
     ADVICE,
@@ -89,6 +90,8 @@ class LinearChainCRF(LearnedEstimator):
         Start from the weights of the last fit, or of the loaded file, with its features and labels.
     verbose : int
         1 prints lines about the progress of learning; see :class:`bactrian.ProgressLines`.
+    device : str, optional
+        Where learning and marginals run with PyTorch, such as ``"cuda"`` (:doc:`/gpu`); by default on the CPU without.
 
     Attributes
     ----------
@@ -127,6 +130,7 @@ class LinearChainCRF(LearnedEstimator):
     node_factors: str = "edges"
     all_possible_states: bool = True
     all_possible_transitions: bool = True
+    device: str | None = None
     precision_: Floats = field(init=False)
 
     # --- learning ---
@@ -201,6 +205,11 @@ class LinearChainCRF(LearnedEstimator):
         """Refuse parameters that make no sense, before any data are looked at."""
         super().check_params()
         check_sequence_params(self, (self.transition_tables,))
+
+    @property
+    def _device_method(self) -> Any:
+        """On chains this entropy is the exact one."""
+        return CONVEX if self.method == "exact" else self.method
 
     def _skips(self, X: Any, lengths: Ints, skips: Any) -> None:
         if skips is not None:
@@ -550,7 +559,7 @@ class SkipChainCRF(LearnedEstimator):
     l1, tolerance, max_iterations, max_seconds, n_threads, seed
         See :func:`bactrian.learn`.
     transition_tables, min_frequency, labels, class_weight, fit_intercept, node_factors, all_possible_states, \
-all_possible_transitions, warm_start, verbose
+all_possible_transitions, warm_start, verbose, device
         See :class:`LinearChainCRF`.
 
     Attributes
@@ -592,6 +601,7 @@ all_possible_transitions, warm_start, verbose
     node_factors: str = "edges"
     all_possible_states: bool = True
     all_possible_transitions: bool = True
+    device: str | None = None
     n_skips_: int = field(init=False)
 
     # --- learning ---

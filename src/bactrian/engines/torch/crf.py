@@ -9,7 +9,8 @@ from torch import Tensor
 
 from bactrian.engines.torch.batch import Layout, laid_out
 from bactrian.engines.torch.chains import chain_counts, chain_labels, chain_value
-from bactrian.engines.torch.loss import FORBIDDEN, METHODS, Graphs, memory_of, warn_once
+from bactrian.engines.torch.loss import METHODS, Graphs, memory_of, warn_once
+from bactrian.engines.torch.stars import FORBIDDEN
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_number
 
 LAYER_METHODS = ("convex", "camel0", "cccp")

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from bactrian.arrays import Floats, Ints, real_numbers
+from bactrian.arrays import Floats, Ints
 from bactrian.camel.dual import larger
 from bactrian.camel.entropy import carve
 from bactrian.engines.torch.device import checked_chunk, checked_data, checked_device, checked_dtype, explain_memory
 from bactrian.engines.torch.parts import DeviceGraphs, DeviceTables
 from bactrian.engines.torch.stars import FINEST, settle, sum_by_graph
-from bactrian.errors import check_number, warn
+from bactrian.errors import check_choice, check_count, check_number, warn
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.packed import BeliefTables
+from bactrian.inference.problem import checked_evidence, checked_path, checked_weights
 from bactrian.parallel.threads import Context
 from bactrian.solvers.solution import ConvergenceWarning
 
-#: Entropies of the methods, of which nothing is linearised.
-METHODS = {"bp": "bethe", "convex": "convex"}
+METHODS = ("bp", "convex", "replay")
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class GraphMarginals:
     """Marginals of all graphs of a data set, in the order of the data."""
 
     nodes: Floats = field(repr=False)  #: (n_nodes, n_labels)
-    log_partition: Floats = field(repr=False)  #: (n_graphs,) the method's approximation
+    log_partition: Floats = field(repr=False)  #: (n_graphs,) the method's approximation; D, for a replay
     converged: bool
     iterations: int  #: sweeps made
     residual: float  #: larger of the last change of a belief and the disagreement left
@@ -53,6 +54,7 @@ def infer(
     data: GraphData,
     weights: ArrayLike,
     method: str = "bp",
+    evidence: Sequence[Mapping[int, int] | None] | None = None,
     *,
     device: str | torch.device = "cuda",
     dtype: str | torch.dtype = "float64",
@@ -60,6 +62,7 @@ def infer(
     tolerance: float = 1e-8,
     max_iterations: int = 1000,
     damping: float | None = None,
+    counting_numbers: str = "convex",
 ) -> GraphMarginals:
     """Marginals of pairwise graphs at given weights.
 
@@ -67,10 +70,12 @@ def infer(
     ----------
     data : GraphData
         Graphs; labels are not needed.
-    weights : (n_weights,)
+    weights : (n_weights,), for ``"replay"`` (n_steps, n_weights)
         Weights of the features.
-    method : {"bp", "convex"}
-        Loopy belief propagation, or message passing with the concave entropy of :func:`bactrian.infer`.
+    method : {"bp", "convex", "replay"}
+        Loopy belief propagation, message passing with the concave entropy of :func:`bactrian.infer`, or its replay.
+    evidence : list of mappings, optional
+        For each graph the nodes whose labels are known.
     device, dtype, chunk
         As in :func:`bactrian.torch.learn`.
     tolerance : float
@@ -80,6 +85,8 @@ def infer(
     damping : float, optional
         Part of the old messages that an update keeps, in log space, from 0 to below 1. By default none; ``"convex"``
         damps where its updates oscillate.
+    counting_numbers : {"convex", "clusters"}
+        Entropy of ``"convex"``.
 
     Returns
     -------
@@ -93,21 +100,30 @@ def infer(
     check_number("max_iterations", max_iterations, least=1, whole=True)
     if damping is not None and not 0.0 <= damping < 1.0:
         raise ValueError(f"damping must be at least 0 and below 1, found {damping}")
-    array = real_numbers(weights, "weights")
-    if array.shape != (data.n_weights,) or not np.isfinite(array).all():
-        raise ValueError(f"weights must be {data.n_weights} finite numbers, found shape {array.shape}")
+    check_choice("counting_numbers", counting_numbers, ("convex", "clusters"))
+    replays = method == "replay"
+    path = checked_path(weights, data.n_weights) if replays else checked_weights(weights, data.n_weights)[None]
     place, precision = checked_device(device), checked_dtype(dtype)
     graphs = DeviceGraphs(data, place, precision, checked_chunk(chunk), need_labels=False)
+    if evidence is not None:
+        check_count("evidence", len(evidence), data.n_graphs, "entry per graph")
+        known = zip(evidence, np.diff(data.node_pointer).tolist(), strict=True)
+        graphs.observe([checked_evidence(e, [data.n_labels] * n, f"evidence[{m}]") for m, (e, n) in enumerate(known)])
     with torch.no_grad(), explain_memory(place, graphs.needed):
-        parts = graphs.parts(carve(graphs.packed, METHODS[method]).whole, Context())
-        on_device = torch.from_numpy(array).to(place)
+        carving = carve(graphs.packed, counting_numbers if method == "convex" else "bethe")
+        parts = graphs.parts(carving if replays else carving.whole, Context())
         log_partition, sweeps, residual, violation = np.zeros(data.n_graphs), 0, 0.0, 0.0
         for part in parts:
             with part:
                 stars, scores = part.working
-                stars.set_scores(*scores.scores(on_device))
-                tame = method == "convex" and damping is None
-                values, made, left = settle(stars, tolerance, max_iterations, damping=damping or 0.0, tame=tame)
+                tame, made, left = method == "convex" and damping is None, 0, 0.0
+                for step, row in enumerate(torch.from_numpy(path).to(place)):
+                    if step:
+                        stars.linearisation.copy_(-stars.numbers.linearised[:, None] * stars.node_log)
+                    nodes, entries = scores.scores(row)
+                    stars.set_scores(nodes - stars.linearisation, entries)
+                    found = settle(stars, tolerance, max_iterations, damping=damping or 0.0, tame=tame)
+                    values, made, left = found[0], made + found[1], larger(left, found[2])
                 log_partition[part.piece.graphs] = sum_by_graph(stars.structure, values).cpu().numpy()
             sweeps, residual = max(sweeps, made), larger(residual, left)
             violation = larger(violation, float(values.violation))

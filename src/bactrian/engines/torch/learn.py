@@ -6,18 +6,23 @@ loop, limits, statuses and certificates, and vectors that stay where they are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import scipy.sparse as sp
 import torch
 from numpy.typing import ArrayLike
 
+from bactrian.arrays import Floats, Ints
 from bactrian.camel.camel import SHORTHAND, Camel
 from bactrian.camel.run import Settings
 from bactrian.engines.torch.device import checked_chunk, checked_data, checked_device, checked_dtype, explain_memory
 from bactrian.engines.torch.parts import DeviceGraphs
 from bactrian.errors import check_callback
 from bactrian.graphs.graph_data import GraphData
-from bactrian.learners.learn import check_options, starting_weights
+from bactrian.learners.learn import check_options, starting_weights, with_lines
 from bactrian.parallel.threads import Context, Deadline
 from bactrian.solvers.lbfgs import PAIRS
 from bactrian.solvers.solution import Callback, Solution, warn_stopped
@@ -39,8 +44,10 @@ def learn(
     max_iterations: int = 10_000,
     max_relinearisations: int = 1_000,
     max_seconds: float | None = None,
+    gap_tolerance: float | None = None,
     callback: Callback | None = None,
     start: ArrayLike | Solution | None = None,
+    verbose: int = 0,
 ) -> Solution:
     """Learn the weights of pairwise conditional random fields on a GPU, or with PyTorch on the CPU.
 
@@ -61,8 +68,10 @@ def learn(
         messages are only iterated to 1e-5, and a tolerance below 1e-4 counts as 1e-4.
     chunk : int, optional
         Graphs per pass, for data that exceeds the device's memory: chunks are moved to the device in turn.
-    prior_variance, tolerance, max_iterations, max_relinearisations, max_seconds, callback, start
+    prior_variance, tolerance, max_iterations, max_relinearisations, max_seconds, gap_tolerance, callback, start
         As in :func:`bactrian.learn`. A solution given as ``start`` may come from either engine.
+    verbose : int
+        1 prints lines about the progress of learning.
 
     Returns
     -------
@@ -81,36 +90,120 @@ def learn(
     >>> bactrian.torch.learn(data, device="cpu").converged
     True
     """
-    camel = _checked_method(method)
+    camel = checked_method(method)
     checked_data(data, need_labels=True)
     place, precision, chunk = checked_device(device), checked_dtype(dtype), checked_chunk(chunk)
-    _, prior = check_options(
-        camel,
-        prior_variance=prior_variance,
-        l1=0.0,
-        tolerance=tolerance,
-        max_iterations=max_iterations,
-        max_relinearisations=max_relinearisations,
-        max_seconds=max_seconds,
-    )
+    tolerance = max(tolerance, SINGLE_TOLERANCE) if precision is torch.float32 else tolerance
+    options = {
+        "prior_variance": prior_variance, "tolerance": tolerance, "gap_tolerance": gap_tolerance,
+        "max_iterations": max_iterations, "max_relinearisations": max_relinearisations, "max_seconds": max_seconds,
+        "callback": callback, "start": start, "verbose": verbose,
+    }  # fmt: skip
+    return _learned(lambda: DeviceGraphs(data, place, precision, chunk), camel, data.n_weights, place, options)
+
+
+def _learned(
+    make: Callable[[], DeviceGraphs], camel: Camel, n_weights: int, place: torch.device, given: dict[str, Any]
+) -> Solution:
+    """What :func:`learn` finds on the data that ``make`` makes once everything is checked."""
+    options = {"tolerance": 1e-6, "max_seconds": None, "callback": None, "start": None, "verbose": 0} | given
+    start, callback, verbose = (options.pop(name) for name in ("start", "callback", "verbose"))
+    limits = {"max_iterations": 10_000, "max_relinearisations": 1_000, "gap_tolerance": None, **options}
+    _, prior = check_options(camel, **{"prior_variance": 10.0, "l1": 0.0, **limits})
     check_callback(callback)
     settings = Settings(
-        prior=prior.checked_for(data.n_weights),
-        tolerance=float(max(tolerance, SINGLE_TOLERANCE) if precision is torch.float32 else tolerance),
-        max_iterations=int(max_iterations),
-        max_relinearisations=int(max_relinearisations),
+        prior=prior.checked_for(n_weights),
+        tolerance=float(limits["tolerance"]),
+        gap_tolerance=limits["gap_tolerance"],
+        max_iterations=int(limits["max_iterations"]),
+        max_relinearisations=int(limits["max_relinearisations"]),
         seed=0,
-        start=starting_weights(start, data.n_weights),
+        start=starting_weights(start, n_weights),
         state=start.state if isinstance(start, Solution) else None,
     )
-    graphs = DeviceGraphs(data, place, precision, chunk)
+    context = Context(
+        deadline=Deadline(limits["max_seconds"]), callback=with_lines(callback, limits["tolerance"], verbose)
+    )
+    graphs = make()
     with torch.no_grad(), explain_memory(place, lambda: graphs.needed(n_vectors=2 * PAIRS + 8)):
-        solution = camel.learn(graphs, settings, Context(deadline=Deadline(max_seconds), callback=callback))
+        solution = camel.learn(graphs, settings, context)
     warn_stopped(solution)
     return solution
 
 
-def _checked_method(method: Any) -> Camel:
+def learn_field(
+    rows: Ints,
+    row_weights: Floats,
+    sizes: Ints,
+    edges: Ints,
+    tables: str,
+    method: str | Camel,
+    *,
+    node_factors: str,
+    device: str | torch.device,
+    **options: Any,
+) -> Solution:
+    """Learn the tables of a field of variables with ``sizes`` states from rows (n, V) that are complete.
+
+    Weights are those of :func:`bactrian.estimators.pairwise.pairwise_model`. The field is a graph whose nodes all have
+    as many labels as the largest variable; those that a variable does not have are forbidden, and their weights are 0.
+    """
+    camel, place = checked_method(method), checked_device(device)
+    if method == "cccp-empirical":
+        raise ValueError("a field does not learn by 'cccp-empirical' on a device; bactrian.learn does")
+    n, k, ends = sizes.size, int(sizes.max(initial=1)), edges.reshape(-1, 2)
+    shared, has_tables = tables == "shared", tables == "full"
+    if tables not in ("full", "shared", "potts") or (not has_tables and (sizes != k).any()):
+        raise ValueError(
+            f"tables must be 'full', or 'shared' or 'potts' with equally many states, on a device, found {tables!r}"
+        )
+    data = GraphData(
+        np.ones((n, 1)) if shared else sp.eye_array(n, format="csr"), ends, n_labels=k, labels=rows[0],
+        tables="potts" if tables == "potts" else "full",
+        edge_inputs=sp.eye_array(len(ends), format="csr") if has_tables and len(ends) else None,
+        weights=[float(row_weights.sum())], node_factors=node_factors,
+    )  # fmt: skip
+    there = np.arange(k) < sizes[:, None]
+    pairs = there[ends[:, 0], :, None] & there[ends[:, 1], None, :]
+    place_of = (
+        np.flatnonzero(np.concatenate([there.ravel(), pairs.ravel()])) if has_tables else np.arange(data.n_weights)
+    )
+    nodes, joint = np.zeros((n, k)), np.zeros((len(ends), k, k))
+    np.add.at(nodes, (np.arange(n), rows), row_weights[:, None])
+    np.add.at(joint, (np.arange(len(ends)), rows[:, ends[:, 0]], rows[:, ends[:, 1]]), row_weights[:, None])
+    if shared:
+        nodes, joint = nodes.sum(0), joint.sum(0)
+    elif tables == "potts":
+        joint = joint.diagonal(axis1=1, axis2=2).sum()[None]
+    options["prior_variance"], options["start"] = (
+        _spread(options.get(name), place_of, data.n_weights, fill)
+        for name, fill in (("prior_variance", 1.0), ("start", 0.0))
+    )
+
+    def make() -> DeviceGraphs:
+        graphs = DeviceGraphs(data, place, torch.float64)
+        graphs.packed = replace(
+            graphs.packed, empirical=np.concatenate([nodes.ravel(), joint.ravel()])[: data.n_weights]
+        )
+        if not there.all():
+            graphs.forbid(~there, ~pairs)
+        return graphs
+
+    solution = _learned(make, camel, data.n_weights, place, options)
+    return replace(solution, weights=solution.weights[place_of], beliefs=(), state=None)
+
+
+def _spread(values: Any, place_of: Ints, size: int, fill: float) -> Any:
+    """Values of some of the weights among those of all; one for all, or none, stays what it is."""
+    if values is None or np.ndim(values) == 0:
+        return values
+    found = np.full(size, fill)
+    found[place_of] = values
+    return found
+
+
+def checked_method(method: Any) -> Camel:
+    """The learner, or an error where it has none of the entropies of this engine."""
     if isinstance(method, str):
         if method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(map(repr, METHODS))} on this engine, found {method!r}")

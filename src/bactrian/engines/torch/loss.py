@@ -27,6 +27,7 @@ from bactrian.engines.torch.batch import GraphBatch
 from bactrian.engines.torch.device import Needed, explain_memory, state_bytes
 from bactrian.engines.torch.stars import (
     FINEST,
+    FORBIDDEN,
     Stars,
     StarValues,
     edge_beliefs,
@@ -42,8 +43,6 @@ from bactrian.solvers.solution import ConvergenceWarning
 #: Learners whose entropy and consistency the loss takes, and entropies of inference.
 METHODS = {name: SHORTHAND[name] for name in ("piecewise", "camel0", "convex", "cccp")}
 INFERENCE = {"bp": "total", "convex": "convex", "camel0": "clusters"}
-#: Stands for -inf: far enough to be nothing, near enough to keep the digits of what is added to it.
-FORBIDDEN = -1e4
 #: Step of a perturbation, and the tolerance of messages there.
 _STEP, _EXACT = 1e-4, 1e-11
 

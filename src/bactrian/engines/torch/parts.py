@@ -11,6 +11,7 @@ host would take for millions of weights. What comes to the host in an evaluation
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NoReturn, Self, cast
 
 import numpy as np
@@ -18,14 +19,14 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from bactrian.arrays import Floats, Ints
+from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.entropy import Carving
 from bactrian.camel.parts import AddTerms, Carve, Hubs, State, Storage, Summary, Vectors, store
 from bactrian.camel.prior import Prior
 from bactrian.engines.numba.orders import stable_order
 from bactrian.engines.torch.device import Movable, Needed, state_bytes
 from bactrian.engines.torch.kernels import SparseProduct, block_outer_product
-from bactrian.engines.torch.stars import FINEST, NodeNumbers, Recording, Stars, StarValues, joint_beliefs
+from bactrian.engines.torch.stars import FINEST, FORBIDDEN, NodeNumbers, Recording, Stars, StarValues, joint_beliefs
 from bactrian.engines.torch.structure import Structure, build_structure
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.inputs import Inputs
@@ -131,6 +132,7 @@ class DeviceScores(Movable):
         ]
         self.tables = [DeviceTable(kind.table) for kind in scores.types]
         self.inactive = None if scores.active is None else torch.from_numpy(~scores.active)
+        self.fixed: tuple[Tensor, Tensor] | None = None  #: added to the scores of nodes and tables
 
     @property
     def nbytes(self) -> int:
@@ -150,7 +152,8 @@ class DeviceScores(Movable):
             elif self.own_tables:
                 expanded = expanded.expand(self.type_edges[t + 1] - self.type_edges[t], -1)
             tables.append(expanded)
-        return nodes, torch.cat(tables).view(-1, k, k)
+        found = nodes, torch.cat(tables).view(-1, k, k)
+        return found if self.fixed is None else (found[0] + self.fixed[0], found[1] + self.fixed[1])
 
     def moments(self, node_counts: Tensor, table_counts: Tensor) -> Tensor:
         """The transpose of :meth:`scores`."""
@@ -239,10 +242,29 @@ class DeviceGraphs:
         self.n_weights, self.total_weight = self.packed.n_weights, self.packed.total_weight
         self.n_labels, self.first_edge = data.n_labels, data.node_factors == "first-edge"
         self.device, self.dtype = device, dtype
+        self.node_pointer, self.n_nodes = data.node_pointer, data.n_nodes
         step = data.n_graphs if chunk is None else min(chunk, data.n_graphs)
         bounds = [(first, min(first + step, data.n_graphs)) for first in range(0, data.n_graphs, step)]
         # Graphs without nodes make no piece.
         self.pieces = [Piece(data, *b) for b in bounds if data.node_pointer[b[0]] < data.node_pointer[b[1]]]
+
+    def forbid(self, nodes: Bools, tables: Bools | None = None) -> None:
+        """Forbid labels of nodes (N, K) and, where every edge has a table of its own, entries of those (E, K, K)."""
+        for piece in self.pieces:
+            s = piece.structure
+            masks = [torch.from_numpy(nodes[piece.nodes])[s.nodes]]
+            masks.append(torch.zeros(1, 1, 1) if tables is None else torch.from_numpy(tables[piece.edges])[s.edges])
+            of_nodes, of_tables = (FORBIDDEN * mask.to(torch.float64) for mask in masks)
+            piece.scores.fixed = of_nodes, of_tables
+
+    def observe(self, evidence: Sequence[Mapping[int, int]]) -> None:
+        """Forbid all labels of nodes but those that are known: a mapping for each graph."""
+        other = np.zeros((self.n_nodes, self.n_labels), dtype=np.bool_)
+        for first, known in zip(self.node_pointer.tolist(), evidence, strict=False):
+            rows = first + np.array([*known], dtype=np.int64)
+            other[rows] = True
+            other[rows, np.array([*known.values()], dtype=np.int64)] = False
+        self.forbid(other)
 
     def needed(self, n_vectors: int = 0) -> Needed:
         """What work takes on the largest of the pieces, beside ``n_vectors`` of weights."""

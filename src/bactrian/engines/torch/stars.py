@@ -41,6 +41,8 @@ Result = TypeVar("Result")
 
 #: Change of a belief below which messages of a precision only move within rounding.
 FINEST = {torch.float64: 1e-12, torch.float32: 1e-5}
+#: Stands for -inf: far enough to be nothing, near enough to keep the digits of what is added to it.
+FORBIDDEN = -1e4
 #: Rounds of sweeps, each sharper than the last, after which what disagreement is left counts as rounding.
 _ROUNDS = 4
 #: Sweeps between looks at whether damping is needed, the part of the residual that says so, and the most of it.
