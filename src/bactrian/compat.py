@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Bools, Floats
 from bactrian.errors import check_count, check_flag, check_number, warn
-from bactrian.estimators.base import restored_model, saved_model
+from bactrian.estimators.base import OF_HERE, restored_model, saved_model
 from bactrian.estimators.labelled_sequences import (
     EdgesGiven,
     of_all_labels,
@@ -255,7 +255,7 @@ class CRF(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         if {*saved.params} != {*cls._get_param_names()} - {"verbose"}:
             raise ValueError(f"its parameters are {', '.join(sorted(saved.params))}")
         crf = cls(**saved.params)
-        params = {name: value for name, value in crf._chain().get_params(deep=False).items() if name != "verbose"}
+        params = {name: value for name, value in crf._chain().get_params(deep=False).items() if name not in OF_HERE}
         crf.chain_ = restored_model(LinearChainCRF, replace(saved, params=params))
         return crf
 

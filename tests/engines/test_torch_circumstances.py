@@ -383,7 +383,7 @@ def test_what_is_kept_of_instances_is_part_of_a_checkpoint(device):
     anew = CamelLoss("cccp", relinearise_every=2)(nodes, table, batch, labels, [("page", 7)])
     assert float(anew) != pytest.approx(float(going_on), rel=1e-6)
     model["loss"].save_instances = False
-    assert model.state_dict()["loss._extra_state"] == {}
+    assert not any(isinstance(value, dict) and value for value in model.state_dict().values())
 
 
 def test_instances_visited_longest_ago_are_forgotten():

@@ -27,7 +27,7 @@ from bactrian.solvers.solution import Callback, Solution, Status
 _FIGURES = ("objective", "moment_gap", "violation", "seconds")
 
 #: Parameters that files do not hold: those of where and how a model was learned.
-_OF_HERE = frozenset(("verbose", "device"))
+OF_HERE = frozenset(("verbose", "device"))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn has its own
@@ -266,13 +266,13 @@ def saved_model(estimator: Any) -> SavedModel:
         "prior_scores": getattr(estimator, "prior_scores_", None),
         **attributes,
     }
-    params = {name: value for name, value in estimator.get_params(deep=False).items() if name not in _OF_HERE}
+    params = {name: value for name, value in estimator.get_params(deep=False).items() if name not in OF_HERE}
     return SavedModel(type(estimator).__name__, params, attributes, arrays)
 
 
 def restored_model(cls: Any, saved: SavedModel) -> Any:
     """The estimator of which :func:`saved_model` made this, everything checked."""
-    if {*saved.params, *cls._newer_params} != {*cls._get_param_names()} - _OF_HERE:
+    if {*saved.params, *cls._newer_params} != {*cls._get_param_names()} - OF_HERE:
         raise ValueError(f"its parameters are {', '.join(sorted(saved.params))}")
     attributes, arrays = saved.attributes, {name: array.copy() for name, array in saved.arrays.items()}
     weights = arrays["weights"]

@@ -46,7 +46,7 @@ FEATURES: dict[str, EntityFeatures] = {
 _COLUMN = re.compile(r"(%x\[\s*[+-]?\d+\s*,\s*)(\d+)\s*\]")
 
 #: Parameters of estimators that a run has no use for.
-_NOT_FOR_RUNS = ("warm_start", "verbose", "labels", "class_weight", "word")
+_NOT_FOR_RUNS = ("warm_start", "verbose", "labels", "class_weight", "word", "device")
 
 
 @dataclass(frozen=True, kw_only=True)
