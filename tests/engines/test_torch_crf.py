@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip insta
 
 from bactrian.text import allowed_transitions  # noqa: E402
 from bactrian.torch import CRF  # noqa: E402
+from bactrian.vision import neighbours  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -339,7 +340,14 @@ def graph_of(structure: str, seed: int = 0, k: int = 3, **options):
     tables = crf.tables.detach().numpy()
     numbers = np.arange(int(np.prod(shape))).reshape(shape)
     nodes, more, edges = scores.reshape(-1, k).numpy().copy(), {}, []
-    if structure == "grid":
+    if options.get("neighbours") == 8:
+        pairs, kinds = neighbours(shape[1:], 8)
+        edges = [
+            (*number.ravel()[pair].tolist(), tables[t])
+            for number in numbers
+            for pair, t in zip(pairs, kinds, strict=True)
+        ]
+    elif structure == "grid":
         for axis in range(1, len(shape)):
             a, b = np.split(numbers, [1], axis)[1], np.split(numbers, [-1], axis)[0]
             pairs = zip(b.ravel().tolist(), a.ravel().tolist(), strict=True)
@@ -384,7 +392,7 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize(("structure", "options"), KINDS)
+@pytest.mark.parametrize(("structure", "options"), [*KINDS, ("grid", {"neighbours": 8})])
 def test_grids_and_graphs_equal_the_engine_for_the_cpu(structure, options):
     crf, scores, more, (nodes, edges) = graph_of(structure, **options)
     labels = torch.randint(3, scores.shape[:-1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -380,17 +380,9 @@ class CRF(torch.nn.Module):
         return tables.clamp_min(FORBIDDEN)
 
     def _check(
-        self,
-        top: Tensor,
-        nodes: Tensor,
-        tables: Tensor,
-        labels: Tensor | None,
-        ignore_index: int,
-        layout: Layout,
-        shape: tuple[int, ...],
-        *,
-        own_tables: bool,
-    ) -> Tensor | None:
+        self, top: Tensor, nodes: Tensor, tables: Tensor, labels: Tensor | None, ignore_index: int, layout: Layout,
+        shape: tuple[int, ...], *, own_tables: bool,
+    ) -> Tensor | None:  # fmt: skip
         """Refuse scores that are no numbers, and labels that do not exist or are forbidden, alone or side by side.
 
         ``top`` has the largest score (N, 1) of each node. Returns which labels are known, where some are not.
@@ -407,37 +399,28 @@ class CRF(torch.nn.Module):
             first, second = layout.pairs.T
             beside = known[first] & known[second] & (tables[which, label[first], label[second]] < _LOW)
         flags = [unfit.any(), ~(tables < torch.inf).all(), outside.any(), alone.any(), beside.any(), ~known.all()]
-        bad, tables_bad, *wrong, some_unknown = torch.stack(flags).tolist()
+        bad, tables_bad, is_outside, is_alone, is_beside, some_unknown = torch.stack(flags).tolist()
+
+        def first_of(wrong: Tensor) -> str:
+            node = int(wrong[0])
+            at = str([int(part) for part in torch.unravel_index(layout.kept[node], shape)])
+            return at if labels is None or bad else f"{at} = {int(labels[node])}"
+
         if bad:
-            at = _place(layout.kept[unfit][0], shape)
-            raise ArgumentError("scores", f"{at} holds NaN or +inf, or -inf for all labels (-inf forbids one)")
+            why = "holds NaN or +inf, or -inf for all labels (-inf forbids one)"
+            raise ArgumentError("scores", f"{first_of(unfit.nonzero()[0])} {why}")
         if tables_bad:
             raise ArgumentError("tables", "and edge_scores must not hold NaN or +inf (-inf forbids a pair of labels)")
-        if any(wrong) and labels is not None:
-            self._explain(labels, ignore_index, layout, shape, *(part.nonzero() for part in (outside, alone, beside)))
-        return known if some_unknown else None
-
-    def _explain(
-        self,
-        labels: Tensor,
-        ignore_index: int,
-        layout: Layout,
-        shape: tuple[int, ...],
-        outside: Tensor,
-        alone: Tensor,
-        beside: Tensor,
-    ) -> NoReturn:
-        """Say which label does not exist, or is forbidden."""
-        node = outside if len(outside) else alone if len(alone) else layout.pairs[beside[0], 1]
-        found = f"{_place(layout.kept[node[0]], shape)} = {int(labels[node[0]])}"
-        if len(outside):
+        if is_outside:
             why = f"is outside 0 to {self.n_labels - 1}, and not {ignore_index}"
-        elif len(alone):
+            raise ArgumentError("labels", f"{first_of(outside.nonzero()[0])} {why}")
+        if is_alone:
             why = "is forbidden there: its score, or as an end, is -inf"
-        else:
-            other = layout.pairs[beside[0], 0]
-            why = f"is forbidden beside {_place(layout.kept[other[0]], shape)} = {int(labels[other[0]])}"
-        raise ArgumentError("labels", f"{found} {why}")
+            raise ArgumentError("labels", f"{first_of(alone.nonzero()[0])} {why}")
+        if is_beside:
+            other, one = layout.pairs[beside.nonzero()[0, 0]]
+            raise ArgumentError("labels", f"{first_of(one[None])} is forbidden beside {first_of(other[None])}")
+        return known if some_unknown else None
 
     def _mean_class_weight(
         self, labels: Tensor, mask: Tensor | None, ignore_index: int, batch: Tensor | None, count: int
@@ -461,8 +444,3 @@ class CRF(torch.nn.Module):
         if [part.shape for part in allowed] != [(k, k), (k,), (k,)] or any(p.dtype != torch.bool for p in allowed):
             raise ArgumentError("constraints", f"must be bools of shape ({k}, {k}), or also two of shape ({k},)")
         return allowed
-
-
-def _place(number: Tensor, shape: tuple[int, ...]) -> str:
-    """The place of a node in an array of this shape."""
-    return str([int(part) for part in torch.unravel_index(number, shape)])

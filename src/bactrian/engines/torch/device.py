@@ -55,17 +55,6 @@ def checked_dtype(dtype: Any) -> torch.dtype:
     raise ValueError(f"dtype must be 'float64' or 'float32', found {dtype!r}")
 
 
-def checked_chunk(chunk: Any) -> int | None:
-    """A number of graphs per pass, or None."""
-    if chunk is None:
-        return None
-    if isinstance(chunk, bool) or not isinstance(chunk, int):
-        raise TypeError(f"chunk must be a number of graphs per pass, found {chunk!r}")
-    if chunk < 1:
-        raise ValueError(f"chunk must be at least 1, found {chunk}")
-    return chunk
-
-
 class Movable:
     """Something that has tensors, in attributes, in lists or tuples of theirs, or in others of this kind."""
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from bactrian.arrays import Floats, Ints
 from bactrian.camel.dual import larger
 from bactrian.camel.entropy import carve
-from bactrian.engines.torch.device import checked_chunk, checked_data, checked_device, checked_dtype, explain_memory
+from bactrian.engines.torch.device import checked_data, checked_device, checked_dtype, explain_memory
 from bactrian.engines.torch.parts import DeviceGraphs, DeviceTables
 from bactrian.engines.torch.stars import FINEST, settle, sum_by_graph
 from bactrian.errors import check_choice, check_count, check_number, warn
@@ -100,11 +100,12 @@ def infer(
     check_number("max_iterations", max_iterations, least=1, whole=True)
     if damping is not None and not 0.0 <= damping < 1.0:
         raise ValueError(f"damping must be at least 0 and below 1, found {damping}")
+    check_number("chunk", chunk, least=1, whole=True, optional=True)
     check_choice("counting_numbers", counting_numbers, ("convex", "clusters"))
     replays = method == "replay"
     path = checked_path(weights, data.n_weights) if replays else checked_weights(weights, data.n_weights)[None]
     place, precision = checked_device(device), checked_dtype(dtype)
-    graphs = DeviceGraphs(data, place, precision, checked_chunk(chunk), need_labels=False)
+    graphs = DeviceGraphs(data, place, precision, chunk, need_labels=False)
     if evidence is not None:
         check_count("evidence", len(evidence), data.n_graphs, "entry per graph")
         known = zip(evidence, np.diff(data.node_pointer).tolist(), strict=True)

@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike
 from bactrian.arrays import Floats, Ints
 from bactrian.camel.camel import SHORTHAND, Camel
 from bactrian.camel.run import Settings
-from bactrian.engines.torch.device import checked_chunk, checked_data, checked_device, checked_dtype, explain_memory
+from bactrian.engines.torch.device import checked_data, checked_device, checked_dtype, explain_memory
 from bactrian.engines.torch.parts import DeviceGraphs
-from bactrian.errors import check_callback
+from bactrian.errors import check_callback, check_number
 from bactrian.graphs.graph_data import GraphData
 from bactrian.learners.learn import check_options, starting_weights, with_lines
 from bactrian.parallel.threads import Context, Deadline
@@ -92,7 +92,8 @@ def learn(
     """
     camel = checked_method(method)
     checked_data(data, need_labels=True)
-    place, precision, chunk = checked_device(device), checked_dtype(dtype), checked_chunk(chunk)
+    place, precision = checked_device(device), checked_dtype(dtype)
+    check_number("chunk", chunk, least=1, whole=True, optional=True)
     tolerance = max(tolerance, SINGLE_TOLERANCE) if precision is torch.float32 else tolerance
     options = {
         "prior_variance": prior_variance, "tolerance": tolerance, "gap_tolerance": gap_tolerance,
