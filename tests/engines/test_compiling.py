@@ -232,7 +232,7 @@ def test_little_setup_is_left_to_python(tmp_path: Path) -> None:
 _ELIMINATION = """
 import numpy as np
 from bactrian.engines.numba import elimination
-from bactrian.engines.numba.names import fill_slots, find_names
+from bactrian.engines.numba.sparse import fill_slots, find_names
 from bactrian.engines.numba.orders import stable_order, sweep_order
 from bactrian.graphs.elimination import junction_tree
 

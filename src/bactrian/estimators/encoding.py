@@ -36,8 +36,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.engines.numba.names import fill_slots, find_names
-from bactrian.engines.numba.sparse import entries_times_weights
+from bactrian.engines.numba.sparse import entries_times_weights, fill_slots, find_names
 from bactrian.graphs.inputs import LARGEST, N_BLOCKS, BundledRows, Inputs, checked_rows
 from bactrian.graphs.ragged import pointer
 from bactrian.parallel.threads import Workers, blocks_of_rows

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import lsmr
 
 from bactrian.arrays import Arrays, Floats, Ints, integers, is_unknown
-from bactrian.engines.numba.forest_optimum import best_labels
+from bactrian.engines.numba.decoding import best_labels
 from bactrian.errors import check_choice, check_count, check_flag, check_number
 from bactrian.estimators.auto_prior import auto_prior
 from bactrian.estimators.encoding import FeatureRows, FeatureVocabulary, fit_vocabulary

@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import get_scorer
 
 from bactrian.arrays import Floats, Ints, is_unknown
-from bactrian.engines.numba.forest_optimum import n_best_labels
+from bactrian.engines.numba.decoding import n_best_labels
 from bactrian.errors import ArgumentError, check_count
 from bactrian.graphs.graph_data import GraphData
 from bactrian.parallel.threads import Workers, blocks_of_rows

@@ -21,8 +21,14 @@ import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.assignments import ScoreArrays, score_of
-from bactrian.engines.numba.decoding import Assignments, Search, dual_instances, max_product_instances
-from bactrian.engines.numba.forest_optimum import Forest, decode_trees
+from bactrian.engines.numba.decoding import (
+    Assignments,
+    Forest,
+    Search,
+    decode_trees,
+    dual_instances,
+    max_product_instances,
+)
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.neighbourhoods import new_part, search_neighbourhoods
 from bactrian.engines.numba.orders import Blocks, build_blocks

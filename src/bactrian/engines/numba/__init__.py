@@ -23,10 +23,10 @@ pieces that threads take (:mod:`.pieces`), by the functions of 1 and 2, unless i
 hubs leaves stretches which touch their neighbours alone.
 
 Schedules call these updates: sequential sweeps for learning and inference (``evaluate_pairs`` and
-``evaluate_instances``), and sequential, parallel and residual rounds of inference (:mod:`.schedules`). On trees two
+``evaluate_instances``), and parallel and residual rounds of inference (:mod:`.schedules`). On trees two
 sweeps of belief propagation are exact, whatever the route; those of pairs multiply half as often (``evaluate_trees``).
 
-Beside them: :mod:`.junction` (exact inference, also for many rows of evidence), :mod:`.decoding`, :mod:`.assignments`
-and :mod:`.forest_optimum` (most probable assignments), :mod:`.mean_field`, :mod:`.gibbs`, :mod:`.elimination` and
-:mod:`.orders` (of graphs), :mod:`.sparse` and :mod:`.names` (inputs).
+Beside them: :mod:`.junction` (exact inference, also for many rows of evidence), :mod:`.decoding` and
+:mod:`.assignments` (most probable assignments), :mod:`.mean_field`, :mod:`.gibbs`, :mod:`.elimination` and
+:mod:`.orders` (of graphs), and :mod:`.sparse` (inputs).
 """
