@@ -308,6 +308,13 @@ class MemoryPart:
         if self._block_counts.size:
             beliefs.counts[: self._block_counts.shape[1]] = self._block_counts.sum(axis=0)
 
+    def sweep(self, selected: Bools, limits: Limits) -> None:
+        """Sweeps of the selected instances alone, and their beliefs; counts are left to :meth:`pass_messages`."""
+        self.beliefs.done[:] = ~selected
+        self.sweep_linearly(selected & self.pairwise, limits)
+        self._sweep_others(limits)
+        self.beliefs.done[:] = False
+
     @property
     def arrays(self) -> Passing:
         """What array routines read and write, as they take it."""

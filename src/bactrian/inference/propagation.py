@@ -27,7 +27,6 @@ from bactrian.engines.numba.schedules import (
     contractions,
     run_parallel,
     run_residual,
-    run_sequential,
 )
 from bactrian.engines.numba.tables import Limits
 from bactrian.inference.problem import Options, Problem, contradiction
@@ -78,14 +77,8 @@ def sequential(problem: Problem, messages: MemoryPart, progress: SweepProgress, 
 
     def advance(sweeps: int) -> None:
         running, limits = progress.status == RUNNING, Limits(tolerance, sweeps, tree_sweeps)
-        selected = running & messages.pairwise
-        for damping in np.unique(progress.damping[selected]).tolist():
-            messages.sweep_linearly(selected & (progress.damping == damping), limits._replace(damping=damping))
-        if (running & ~messages.beliefs.done).any():
-            part = messages.arrays
-            problem.workers.run(
-                lambda _, first, last: run_sequential(part, limits, progress, first, last), problem.data.blocks
-            )
+        for damping in np.unique(progress.damping[running]).tolist():
+            messages.sweep(running & (progress.damping == damping), limits._replace(damping=damping))
         _record(messages, progress, running, tolerance)
 
     return advance

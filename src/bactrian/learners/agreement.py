@@ -244,8 +244,6 @@ class _ColdProbe:
             messages, self.weights, "sequential", tolerance=_TOLERANCE, max_sweeps=_SWEEPS, tame=not self.is_bethe,
             skipped=~self.seen,
         )  # fmt: skip
-        if not messages.beliefs.done[self.seen].all():  # sweeps in linear space leave beliefs behind
-            messages.pass_messages()
         return messages.hub_beliefs()
 
     def is_contraction(self) -> bool:

@@ -176,17 +176,9 @@ def size_of(offsets: Ints, i: int, states: States) -> int:
 
 @njit(fastmath=FAST_MATH, forceinline=True)
 def pair_message(
-    entries: Floats,
-    turned: int,
-    start: int,
-    axis: int,
-    source: Floats,
-    at: int,
-    target: Floats,
-    to: int,
-    m: int,
+    entries: Floats, turned: int, start: int, axis: int, source: Floats, at: int, target: Floats, to: int, m: int,
     n: int,
-) -> None:
+) -> None:  # fmt: skip
     """m = E'u: target[to:] from source[at:]; E begins at ``start`` and is (m, n) for ``axis`` 1, (n, m) for 0.
 
     E's transpose begins ``turned`` further, unless that is 0.

@@ -135,7 +135,7 @@ def exponentials(
     return True
 
 
-@njit()
+@njit(inline="always")
 def load_messages(part: Passing, linear: Linear, instance: int, states: States) -> bool:
     """u and s of an instance from its multipliers; False where the range demands log space."""
     layout, message, multipliers, link_offset = part.layout, linear.message, part.multipliers, part.layout.link_offset
@@ -153,7 +153,7 @@ def load_messages(part: Passing, linear: Linear, instance: int, states: States) 
     return exponentials(message, first - first, link_offset, first, last, message, linear.scale, states)
 
 
-@njit()
+@njit(inline="always")
 def load_states(part: Passing, linear: Linear, instance: int, states: States) -> bool:
     """Messages of an instance for star updates; False where the range demands log space.
 
@@ -167,7 +167,7 @@ def load_states(part: Passing, linear: Linear, instance: int, states: States) ->
     return load_messages(part, linear, instance, states)
 
 
-@njit()
+@njit(inline="always")
 def match_scales(part: Passing, linear: Linear, instance: int) -> bool:
     """Of each pair the end that a backward sweep comes to first takes the scale that makes them cancel; it stays so.
 
@@ -275,19 +275,9 @@ def divide_messages(
 
 @njit(fastmath=CAREFUL)
 def believe_by_logs(
-    hub_scores: Floats,
-    start: int,
-    link_cluster: Ints,
-    cluster_number: Floats,
-    first: int,
-    last: int,
-    product: Floats,
-    belief: Floats,
-    to: int,
-    of: int,
-    divisor: float,
-    n: int,
-) -> int:
+    hub_scores: Floats, start: int, link_cluster: Ints, cluster_number: Floats, first: int, last: int,
+    product: Floats, belief: Floats, to: int, of: int, divisor: float, n: int,
+) -> int:  # fmt: skip
     """The same from hub_scores[start:], whatever the numbers of its links, and however many there are."""
     total, top, bottom, outside = 0.0, -np.inf, np.inf, 0
     for k in range(n):
@@ -338,7 +328,7 @@ def end_sweep(change: float, rises: int, outside: int) -> float:
     return np.nan if outside > 0 else max(change, RISING if rises > 0 else 0.0)
 
 
-@njit()
+@njit(inline="always")
 def sweep_pairs(
     part: Passing, linear: Linear, instance: int, backward: bool, halvings: int, held: Floats, states: States
 ) -> float:

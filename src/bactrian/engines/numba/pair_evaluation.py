@@ -146,7 +146,7 @@ def add_tally(part: Passing, tally: Tally, counts: Floats) -> None:
             counts[i] += (tally.outer[i] + times) * entries[i]
 
 
-@njit()
+@njit(inline="always")
 def finish_hubs(part: Passing, linear: Linear, instance: int, states: States) -> None:
     """D of an instance after a sweep, once it is stored, and counts of its hubs."""
     layout, multipliers, hub_number = part.layout, part.multipliers, part.numbers.hub
@@ -164,7 +164,7 @@ def finish_hubs(part: Passing, linear: Linear, instance: int, states: States) ->
     part.beliefs.value[instance] = value
 
 
-@njit()
+@njit(inline="always")
 def finish_pairs(
     part: Passing, linear: Linear, instance: int, backward: bool, marginals: bool, outer: Floats, states: States
 ) -> None:
@@ -229,7 +229,7 @@ def count_pairs(part: Passing, linear: Linear, instance: int, z: Floats, outer: 
                     counts[to + c] = factor * message[of + c] * entries[to + c]
 
 
-@njit()
+@njit(inline="always")
 def give_hubs(part: Passing, linear: Linear, instance: int, consistent: bool, states: States) -> bool:
     """Messages and beliefs of an instance's hubs at the multipliers as they are, and their part of D.
 

@@ -1,9 +1,9 @@
-"""Schedules of message passing, instance by instance: sequential sweeps, parallel updates, and by residual.
+"""Schedules of message passing, instance by instance, beside sequential sweeps: parallel, and by residual.
 
-All repeat the star update, of :mod:`.linear` where that is safe, and of :mod:`.stars`. A sequential sweep updates hub
-after hub, each from the newest messages, forward and backward in turn. A parallel update computes the messages of all
-clusters from the same old multipliers, then all multipliers from those (the flooding schedule). Damping, in log space,
-mixes a part of the old multipliers into the new ones.
+All repeat the star update, of :mod:`.linear` where that is safe, and of :mod:`.stars`. A sequential sweep, which is
+that of learning, updates hub after hub, each from the newest messages, forward and backward in turn. A parallel update
+computes the messages of all clusters from the same old multipliers, then all multipliers from those (the flooding
+schedule). Damping, in log space, mixes a part of the old multipliers into the new ones.
 
 Residual belief propagation next updates the star that is furthest from its fixed point. Elidan, McGraw and Koller (UAI
 2006) keep messages in a priority queue ordered by their residual, the change that an update would make. Here the queue
@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import kernel, njit, record
 from bactrian.engines.numba.arithmetic import States, pair_message, place, size_of, unsigned
+from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.linear import (
     HeldLinear,
     Linear,
@@ -45,7 +46,7 @@ from bactrian.engines.numba.linear import (
     store_logs,
     update_pairs_together,
 )
-from bactrian.engines.numba.stars import log_belief, messages_of_arrays, sweep_hubs
+from bactrian.engines.numba.stars import log_belief, messages_of_arrays, sweep_logs
 from bactrian.engines.numba.tables import Limits, Passing, Scratch, new_scratch, turned
 
 RUNNING, CONVERGED, CONTRADICTION = 0, 1, 2
@@ -61,29 +62,6 @@ class SweepProgress(NamedTuple):
     damping: Floats  #: (M,) part of the old multipliers that stays
     exact_sweeps: Ints  #: (M,) sequential sweeps that are exact (two, on a tree), or 0
     late: Bools  #: (1,) time is up: no more sweeps, but one
-
-
-@kernel()
-def run_sequential(part: Passing, limits: Limits, progress: SweepProgress, first: int, last: int) -> None:
-    """Sweeps in log space, backward and forward in turn, of each instance of ``first:last`` that is still running.
-
-    Those that are ``done`` in linear space are left as they are.
-    """
-    beliefs = part.beliefs
-    scratch = new_scratch(part.layout, first, last)
-    for instance in range(first, last):
-        if progress.status[instance] != RUNNING or beliefs.done[instance]:
-            continue
-        begun, exact = progress.iterations[instance], progress.exact_sweeps[instance]
-        sweeps, residual = 0, np.inf
-        limit = min(limits.max_sweeps, exact - begun) if exact > begun else limits.max_sweeps
-        while sweeps < limit and residual > limits.tolerance and not (sweeps > 0 and progress.late[0]):
-            backward = (begun + sweeps) % 2 == 0
-            residual = sweep_hubs(part, instance, backward, False, progress.damping[instance], scratch.star, scratch)
-            sweeps += 1
-            if residual == np.inf:
-                break
-        beliefs.sweeps[instance], beliefs.residual[instance] = sweeps, residual
 
 
 class ParallelMessages(NamedTuple):
@@ -108,7 +86,7 @@ def of_instance(part: Passing, kept: ParallelMessages, instance: int) -> Linear:
     entries, product = part.tables.exp_entries, kept.incoming[first:last]
     return HeldLinear(
         entries, turned(entries, part.tables.log_entries), message, scale, kept.psi[hubs], kept.belief[hubs], product,
-        scale[:0],
+        np.empty(scale.size),
     )  # fmt: skip
 
 
@@ -118,36 +96,24 @@ def run_parallel(
     states: States,
 ) -> None:  # fmt: skip
     """Parallel updates of each instance of ``first:last`` that is still running."""
-    scratch = new_scratch(part.layout, first, last)
+    scratch, limit, tolerance = new_scratch(part.layout, first, last), limits.max_sweeps, limits.tolerance
     for instance in range(first, last):
         if progress.status[instance] != RUNNING:
             continue
         damping = progress.damping[instance]
         linear = of_instance(part, kept, instance)
-        fast = (
-            damping == 0.0
-            and kept.pairwise[instance]
-            and (load_states(part, linear, instance, states) and match_scales(part, linear, instance))
-        )
+        fast = damping == 0.0 and kept.pairwise[instance]
+        fast = fast and load_states(part, linear, instance, states) and match_scales(part, linear, instance)
         linear.scale[:] = 0.0
         sweeps, residual = 0, np.inf
-        while (
-            fast
-            and sweeps < limits.max_sweeps
-            and residual > limits.tolerance
-            and not (sweeps > 0 and progress.late[0])
-        ):
+        while fast and sweeps < limit and residual > tolerance and not (sweeps > 0 and progress.late[0]):
             residual = update_pairs_together(part, linear, instance, states)
             sweeps += 1
             fast = not math.isnan(residual)
-        if not (fast and store_logs(part, linear, instance, True, states)):
-            sweeps, residual = 0, np.inf
-            while sweeps < limits.max_sweeps and residual > limits.tolerance and not (sweeps > 0 and progress.late[0]):
-                residual = sweep_hubs(part, instance, False, True, damping, kept.incoming, scratch)
-                sweeps += 1
-                if residual == np.inf:
-                    break
-        part.beliefs.sweeps[instance], part.beliefs.residual[instance] = sweeps, residual
+        if fast and store_logs(part, linear, instance, True, states):
+            part.beliefs.sweeps[instance], part.beliefs.residual[instance] = sweeps, residual
+        else:
+            sweep_logs(part, instance, True, damping, limit, tolerance, kept.incoming, scratch)
 
 
 # --- by residual ---
@@ -260,19 +226,6 @@ _FURTHEST = 1e100
 _OUT_OF_RANGE = -1
 
 
-class Star(NamedTuple):
-    """How the hubs of an instance are updated."""
-
-    linear: Linear  #: messages, where they are held in linear space
-    incoming: Floats  #: (n_link_states,) log m of all instances, where they are not
-    scratch: Scratch
-    logs: bool  #: which of the two it is
-    damping: float  #: 0 in linear space
-    first_state: int  #: of the instance's links
-    first_hub_state: int
-
-
-HeldStar = record(Star)
 HeldQueue = record(Queue)
 
 
@@ -315,28 +268,35 @@ def _update_logs(
 
 @njit()
 def _run_instance(
-    part: Passing, star: Star, queue: Queue, instance: int, tolerance: float, limit: int, steps: Floats, states: States
-) -> tuple[int, int]:
+    part: Passing, linear: Linear | None, scratch: Scratch | None, incoming: Floats, damping: float, queue: Queue,
+    instance: int, tolerance: float, limit: int, states: States,
+) -> tuple[int, int]:  # fmt: skip
     """Update the hubs of an instance by priority, to a limit of messages; returns its status and their number.
 
     The first time a look at each hub, which changes no multipliers, leaves all messages, exact residuals and a heap.
-    ``steps`` takes a bound, for each link, of the range of the change of d / kappa before damping.
+    Messages are those of ``linear``, or their logarithms in ``incoming`` with ``scratch``: of the two what is None is
+    not compiled.
     """
-    layout, linear, pending, priority, heap = part.layout, star.linear, queue.pending, queue.priority, queue.heap
-    link_offset, link_start, link_axis = layout.link_offset, part.plan.link_start, layout.link_axis
+    layout, pending, priority, heap = part.layout, queue.pending, queue.priority, queue.heap
+    link_offset, link_axis, cluster_number = layout.link_offset, layout.link_axis, part.numbers.cluster
     link_partner, link_hub, link_cluster = layout.link_partner, layout.link_hub, layout.link_cluster
     hub_offset, hub_links, cluster_table = layout.hub_offset, layout.hub_links, layout.cluster_table
     cluster_links, cluster_link, contraction = layout.cluster_links, layout.cluster_link, queue.contraction
-    hub_multiplies, hub_number, place_of, late = part.plan.hub_multiplies, part.numbers.hub, queue.place, queue.late
-    entries, turned, message, psi = linear.entries, linear.turned, linear.message, linear.psi
-    belief, product, outside = linear.belief, linear.product, 0
-    hub_scores, cluster_number = part.tables.hub_scores, part.numbers.cluster
-    multipliers, hub_log, log_entries = part.multipliers, part.beliefs.hub_log, part.tables.log_entries
-    link_projection, projection, table_offset = layout.link_projection, layout.projection, layout.table_offset
-    narrow, shift, table_number = part.tables.narrow, part.tables.shift, part.numbers.table
-    small, received, scores = star.scratch.small, star.scratch.product, star.scratch.scores
-    incoming, logs, damping = star.incoming, star.logs, star.damping
-    first_state, first_hub_state = star.first_state, star.first_hub_state
+    place_of, late, hub_number, hub_scores = queue.place, queue.late, part.numbers.hub, part.tables.hub_scores
+    if linear is not None:
+        steps = linear.spare  # bounds, for each link, of the range of the change of d / kappa before damping
+        entries, turn, message, psi = linear.entries, linear.turned, linear.message, linear.psi
+        belief, product, link_start = linear.belief, linear.product, part.plan.link_start
+        hub_multiplies = part.plan.hub_multiplies
+        first_hub_state = hub_offset[layout.instance_hubs[instance]]
+        first_state = link_offset[hub_links[layout.instance_hubs[instance]]]
+    if scratch is not None:
+        steps = scratch.star
+        multipliers, hub_log, log_entries = part.multipliers, part.beliefs.hub_log, part.tables.log_entries
+        link_projection, projection, table_offset = layout.link_projection, layout.projection, layout.table_offset
+        narrow, shift, table_number = part.tables.narrow, part.tables.shift, part.numbers.table
+        small, received, scores = scratch.small, scratch.product, scratch.scores
+        exponentials, turn = part.tables.exp_entries, turned(part.tables.exp_entries, part.tables.log_entries)
     base, stop = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
     unseen, updates = stop if queue.started[instance] else base, 0
     queue.started[instance] = True
@@ -351,29 +311,29 @@ def _run_instance(
         n = size_of(hub_offset, hub, states)
         for link in range(first, last):
             if looks or pending[link] > stale:
-                if not logs:
+                if linear is not None:
                     partner = link_partner[link]
                     source, m = place(link_offset, partner, states) - first_state, size_of(link_offset, partner, states)
                     at, start, axis = place(link_offset, link, states) - first_state, link_start[link], link_axis[link]
-                    pair_message(entries, turned, start, axis, message, source, product, at, m, n)
+                    pair_message(entries, turn, start, axis, message, source, product, at, m, n)
                 pending[link] = 0.0
                 updates += 1
                 until = link + 1
                 since = since if since < link else link
             left += pending[link]
-        if logs:
+        if scratch is not None:
             # Those between the first and the last that are out of date come for less than a call of their own.
             messages_of_arrays(
                 link_cluster, link_partner, link_offset, link_axis, link_projection, projection, cluster_links,
                 cluster_link, cluster_table, table_offset, cluster_number, table_number, narrow, shift, log_entries,
-                entries, turned, multipliers, small, received, scores, since, until, incoming, link_offset[since],
+                exponentials, turn, multipliers, small, received, scores, since, until, incoming, link_offset[since],
             )  # fmt: skip
             if not _update_logs(
                 link_offset, link_cluster, cluster_number, hub_number[hub], hub_scores, multipliers, hub_log, incoming,
                 hub_offset[hub], n, first, last, damping, not looks, steps,
             ):  # fmt: skip
                 return CONTRADICTION, updates
-        else:
+        if linear is not None:
             at, to = place(link_offset, first, states) - first_state, place(hub_offset, hub, states) - first_hub_state
             if hub_multiplies[hub]:
                 degree = last - first
@@ -427,37 +387,65 @@ def _spread(message: Floats, belief: Floats, product: Floats, at: int, to: int, 
     return high / low
 
 
-@kernel()
 def run_residual(
     part: Passing, limits: Limits, kept: ParallelMessages, heaps: Queue, progress: SweepProgress, first: int,
     last: int, states: States,
 ) -> None:  # fmt: skip
     """Update hubs by priority, each running instance up to ``max_sweeps`` messages per link."""
-    queue = HeldQueue(*heaps)
-    layout = part.layout
-    scratch = new_scratch(layout, first, last)
-    steps = np.empty(scratch.star.size)
+    block = slice(first, last)
+    if (kept.pairwise[block] & (kept.in_use[block] | (progress.damping[block] == 0.0))).any():
+        residuals_in_linear_space(part, limits, kept, heaps, progress, first, last, states)
+    if ((progress.status[block] == RUNNING) & ~kept.in_use[block]).any():
+        residuals_in_log_space(part, limits, kept, heaps, progress, first, last)
+
+
+@kernel()
+def residuals_in_linear_space(
+    part: Passing, limits: Limits, kept: ParallelMessages, heaps: Queue, progress: SweepProgress, first: int,
+    last: int, states: States,
+) -> None:  # fmt: skip
+    """The same for pairs, as long as they do not leave the range; those that do are no longer ``in_use``."""
+    queue, layout = HeldQueue(*heaps), part.layout
     for instance in range(first, last):
         if progress.status[instance] != RUNNING:
             continue
-        base, stop = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
-        n_links = layout.hub_links[stop] - layout.hub_links[base]
         linear = of_instance(part, kept, instance)
-        first_state, first_hub_state = layout.link_offset[layout.hub_links[base]], layout.hub_offset[base]
-        updates, status = 0, _OUT_OF_RANGE
         if not queue.started[instance] and progress.damping[instance] == 0.0 and kept.pairwise[instance]:
             kept.in_use[instance] = load_states(part, linear, instance, states) and match_scales(part, linear, instance)
             linear.scale[:] = 0.0
-        while status == _OUT_OF_RANGE:  # once, or again in log space
-            logs = not kept.in_use[instance]
-            damping = progress.damping[instance] if logs else 0.0
-            star = HeldStar(linear, kept.incoming, scratch, logs, damping, first_state, first_hub_state)
-            limit = limits.max_sweeps * n_links - updates
-            status, more = _run_instance(part, star, queue, instance, limits.tolerance, limit, steps, states)
-            updates += more
-            if not logs and (status == _OUT_OF_RANGE or not store_logs(part, linear, instance, True, states)):
-                status, kept.in_use[instance], queue.started[instance] = _OUT_OF_RANGE, False, False
-        progress.status[instance] = status
-        progress.updates[instance] += updates
-        progress.iterations[instance] = (progress.updates[instance] + n_links - 1) // max(1, n_links)
-        progress.residual[instance] = queue.priority[queue.heap[base]] if stop > base else 0.0
+        if kept.in_use[instance]:
+            limit = limits.max_sweeps * linear.scale.size
+            status, updates = _run_instance(
+                part, linear, None, kept.incoming, 0.0, queue, instance, limits.tolerance, limit, states
+            )
+            if status == _OUT_OF_RANGE or not store_logs(part, linear, instance, True, states):
+                status, kept.in_use[instance], queue.started[instance] = RUNNING, False, False
+            _note(layout, queue, progress, instance, status, updates)
+
+
+@kernel()
+def residuals_in_log_space(
+    part: Passing, limits: Limits, kept: ParallelMessages, heaps: Queue, progress: SweepProgress, first: int, last: int
+) -> None:
+    """The same for all others, from the multipliers as they are."""
+    queue, layout, scratch = HeldQueue(*heaps), part.layout, new_scratch(part.layout, first, last)
+    for instance in range(first, last):
+        if progress.status[instance] != RUNNING or kept.in_use[instance]:
+            continue
+        hubs = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
+        limit = limits.max_sweeps * (layout.hub_links[hubs[1]] - layout.hub_links[hubs[0]])
+        status, updates = _run_instance(
+            part, None, scratch, kept.incoming, progress.damping[instance], queue, instance, limits.tolerance, limit, ()
+        )
+        _note(layout, queue, progress, instance, status, updates)
+
+
+@njit()
+def _note(layout: Layout, queue: Queue, progress: SweepProgress, instance: int, status: int, updates: int) -> None:
+    """What came of updates of an instance."""
+    base, stop = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
+    n_links = layout.hub_links[stop] - layout.hub_links[base]
+    progress.status[instance] = status
+    progress.updates[instance] += updates
+    progress.iterations[instance] = (progress.updates[instance] + n_links - 1) // max(1, n_links)
+    progress.residual[instance] = queue.priority[queue.heap[base]] if stop > base else 0.0

@@ -104,19 +104,9 @@ def messages_of_arrays(
 
 @njit(forceinline=True)
 def log_belief(
-    link_cluster: Ints,
-    cluster_number: Floats,
-    number: float,
-    hub_scores: Floats,
-    at: int,
-    n: int,
-    first: int,
-    last: int,
-    incoming: Floats,
-    of: int,
-    out: Floats,
-    to: int,
-) -> bool:
+    link_cluster: Ints, cluster_number: Floats, number: float, hub_scores: Floats, at: int, n: int, first: int,
+    last: int, incoming: Floats, of: int, out: Floats, to: int,
+) -> bool:  # fmt: skip
     """log b of a hub into ``out[to:]`` from its scores and its links' messages; False: no state is possible.
 
     Its scores are in ``hub_scores[at:]``, its number is ``number``, its links ``first:last``, with messages in
@@ -139,20 +129,9 @@ def log_belief(
 
 @njit(forceinline=True)
 def update_multipliers(
-    link_cluster: Ints,
-    cluster_number: Floats,
-    link_offset: Ints,
-    multipliers: Floats,
-    hub_log: Floats,
-    start: int,
-    n: int,
-    first: int,
-    last: int,
-    incoming: Floats,
-    at: int,
-    damping: float,
-    belief: Floats,
-) -> float:
+    link_cluster: Ints, cluster_number: Floats, link_offset: Ints, multipliers: Floats, hub_log: Floats, start: int,
+    n: int, first: int, last: int, incoming: Floats, at: int, damping: float, belief: Floats,
+) -> float:  # fmt: skip
     """Multipliers of all links of a hub from its log belief and their messages; the largest change of a marginal.
 
     They are 0 where the link's cluster already forbids a state. ``belief`` is scratch.
@@ -193,18 +172,9 @@ def sweep_hubs(
     could grow or swing for ever. ``incoming`` takes the messages: of a star, or, by link state, of all links. inf where
     some hub has no possible state.
     """
-    layout, multipliers, hub_log, hub_scores = (
-        part.layout,
-        part.multipliers,
-        part.beliefs.hub_log,
-        part.tables.hub_scores,
-    )
-    hub_order, hub_offset, hub_links, link_offset = (
-        layout.hub_order,
-        layout.hub_offset,
-        layout.hub_links,
-        layout.link_offset,
-    )
+    layout, multipliers, hub_log = part.layout, part.multipliers, part.beliefs.hub_log
+    hub_order, hub_offset, hub_links = layout.hub_order, layout.hub_offset, layout.hub_links
+    link_offset, hub_scores = layout.link_offset, part.tables.hub_scores
     link_cluster, cluster_number, hub_number = layout.link_cluster, part.numbers.cluster, part.numbers.hub
     begin, end, belief = layout.instance_hubs[instance], layout.instance_hubs[instance + 1], scratch.belief
     change = 0.0
@@ -237,6 +207,23 @@ def sweep_hubs(
     return change
 
 
+@njit()
+def sweep_logs(
+    part: Passing, instance: int, together: bool, damping: float, limit: int, tolerance: float, incoming: Floats,
+    scratch: Scratch,
+) -> None:  # fmt: skip
+    """Sweeps of an instance, backward and forward in turn, until tolerance, limit or late.
+
+    Beliefs have their number and the last change, infinity where some hub has no possible state.
+    """
+    late, sweeps, residual = part.beliefs.late, 0, np.inf if limit > 0 else 0.0
+    while sweeps < limit and residual > tolerance and not (sweeps > 0 and (late[0] or residual == np.inf)):
+        backward = not together and sweeps % 2 == 0
+        residual = sweep_hubs(part, instance, backward, together, damping, incoming, scratch)
+        sweeps += 1
+    part.beliefs.sweeps[instance], part.beliefs.residual[instance] = sweeps, residual
+
+
 @kernel()
 def evaluate_instances(part: Passing, limits: Limits, shared_counts: Floats, first: int, last: int) -> None:
     """Sweep the multipliers of instances ``first:last`` that are not done, then fill ``beliefs`` and counts.
@@ -254,15 +241,9 @@ def evaluate_instances(part: Passing, limits: Limits, shared_counts: Floats, fir
         limit = limits.max_sweeps
         if layout.instance_is_tree[instance]:
             limit = min(limit, limits.tree_sweeps)
-        sweeps = 0
-        residual = np.inf if limit > 0 else 0.0
-        while sweeps < limit and residual > limits.tolerance and not (sweeps > 0 and beliefs.late[0]):
-            residual = sweep_hubs(part, instance, sweeps % 2 == 0, False, limits.damping, scratch.star, scratch)
-            sweeps += 1
-        beliefs.sweeps[instance] = sweeps
-        beliefs.residual[instance] = residual
+        sweep_logs(part, instance, False, limits.damping, limit, limits.tolerance, scratch.star, scratch)
         value = evaluate_clusters(part, shared_counts, instance, scratch.scores)
-        beliefs.value[instance] = value + evaluate_hubs(part, instance, limits.consistent, sweeps > 0, slack)
+        beliefs.value[instance] = value + evaluate_hubs(part, instance, limits.consistent, limit > 0, slack)
 
 
 @kernel()

@@ -153,19 +153,10 @@ def prepare_tables(offset: Ints, tables: Tables, numbers: Floats, first: int, la
 
 @njit(forceinline=True)
 def fill_sums(
-    table_offset: Ints,
-    cluster_table: Ints,
-    cluster_links: Ints,
-    cluster_link: Ints,
-    link_projection: Ints,
-    link_offset: Ints,
-    projection: NDArray[np.int32],
-    entries: Floats,
-    multipliers: Floats,
-    cluster: int,
-    skipped: int,
-    out: Floats,
-) -> int:
+    table_offset: Ints, cluster_table: Ints, cluster_links: Ints, cluster_link: Ints, link_projection: Ints,
+    link_offset: Ints, projection: NDArray[np.int32], entries: Floats, multipliers: Floats, cluster: int,
+    skipped: int, out: Floats,
+) -> int:  # fmt: skip
     """theta plus the multipliers of all links but ``skipped`` of a cluster; returns the table's size."""
     table = cluster_table[cluster]
     start = table_offset[table]
