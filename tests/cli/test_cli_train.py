@@ -267,6 +267,7 @@ def test_labels_that_mark_no_entities(data, tmp_path, capsys):
         (["train.conll", "--config", "method.toml"], "bactrian: options.method must be one of piecewise"),
         (["train.conll", "--format", "rows"], "bactrian: --format must be one of columns"),
         (["train.conll", "--dev", "bad.conll"], "line 2"),
+        (["train.conll", "--patience", "3"], "bactrian: --patience needs held-out data: name a file as dev"),
         (["train.conll", "--config", "bad.toml"], "bad.toml"),
         (["train.conll", "--config", "odd.toml"], "settings has no entry 'humps'"),
         (["train.conll", "-o", "taken"], "exists already; choose another name\n"),
@@ -523,6 +524,7 @@ def test_help_says_the_defaults_of_the_code():
         "options.min_frequency": str(run.options["min_frequency"]),
         "dev": "",
         "test": "",
+        "patience": "learn to the end",
         "options.method": f"{chain.method} for chains, {skip.method} for skip chains, "
         "CAMEL with a convex entropy for graphs",
         "options.prior_variance": chain.prior_variance,

@@ -45,7 +45,8 @@ def test_the_weights_of_the_smallest_held_out_loss_are_kept(kind):
     # It stopped five looks after the best.
     assert len(by_look) - int(np.argmin(by_look)) == 6
     assert seen[-1] == iterations[-1] < 300
-    assert watched.solution_.status.name == "STOPPED"
+    assert watched.solution_.status.name == "HELD_OUT"
+    assert watched.solution_.converged
     assert plain.held_out_scores_ == []
 
 
@@ -54,7 +55,7 @@ def test_a_solution_that_is_best_stays_as_it_is():
     X_dev, y_dev = sequences(50, 3)
     watched = LinearChainCRF(prior_variance=0.1).fit(X, y, X_dev=X_dev, y_dev=y_dev)
     plain = LinearChainCRF(prior_variance=0.1).fit(X, y)
-    if watched.solution_.status.name == "STOPPED":
+    if watched.solution_.status.name == "HELD_OUT":
         assert min(loss for _, loss in watched.held_out_scores_) <= losses(plain, X_dev, y_dev)
     else:
         np.testing.assert_array_equal(watched.weights_, plain.weights_)

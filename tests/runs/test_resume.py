@@ -96,6 +96,27 @@ def test_two_interruptions_change_nothing(options, train_file, tmp_path):
     assert [i for i, _, _ in traces[0]] == list(range(1, len(traces[0]) + 1))
 
 
+def test_patience_keeps_the_best_weights_across_interruptions(train_file, tmp_path):
+    write_data(tmp_path / "dev.conll", 5)
+    usual = settings_for(train_file, model="chain", prior_variance=1e4, tolerance=1e-6).as_dict()
+    settings = RunSettings.of({**usual, "dev": str(tmp_path / "dev.conll"), "patience": 3})
+    whole = start_run(tmp_path / "whole", settings)
+    looks = whole.metrics["held_out"]
+    best = min(looks, key=lambda look: look["log_loss"])
+    assert (whole.metrics["status"], whole.converged) == ("HELD_OUT", True)
+    assert looks[-1]["iteration"] - best["iteration"] == 15
+    assert whole.metrics["iterations"] == looks[-1]["iteration"]
+    cut = start_run(tmp_path / "cut", RunSettings.of(usual), lambda progress: progress.iteration >= best["iteration"])
+    with pytest.raises(Killed):
+        start_run(tmp_path / "broken", settings, killed_at(best["iteration"] + 8))
+    broken = resume_run(tmp_path / "broken")
+    assert broken.metrics["held_out"] == looks
+    kept, *others = (FittedRun.load(run.folder).estimator.weights_ for run in (whole, cut, broken))
+    for other in others:
+        np.testing.assert_array_equal(kept, other)
+    assert resume_run(tmp_path / "whole").metrics["held_out"] == looks  # done: nothing is learned again
+
+
 def test_segments_reach_the_optimum_of_a_single_run(train_file, tmp_path):
     """Dropping what the optimiser remembers changes the path, not the end."""
     options = {"method": "camel0", "tolerance": 1e-8}

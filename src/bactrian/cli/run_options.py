@@ -129,8 +129,14 @@ DATA_OPTIONS = (
 
 #: How a run learns, is scored and is shown.
 LEARNING_OPTIONS = (
-    RunOption("dev", Path, "Labelled data to score the model on."),
+    RunOption("dev", Path, "Labelled data to score the model on, and with --patience to stop by."),
     RunOption("test", Path, "More labelled data to score the model on; if both are given, the report shows this one."),
+    RunOption(
+        "patience",
+        int,
+        "Stop after so many looks at --dev, every 5 iterations, without a smaller log loss, and keep the weights of the "
+        "smallest (default: learn to the end).",
+    ),
     RunOption(
         "options.method",
         str,

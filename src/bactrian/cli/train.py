@@ -125,6 +125,10 @@ def _finish(trained: TrainedRun) -> None:
         ("status", metrics["status_in_words"]),
         ("seconds", f"{metrics['seconds']:.3g}"),
     ]
+    if "held_out" in metrics:
+        best = min(metrics["held_out"], key=lambda look: look["log_loss"])
+        kept = f"least log loss {best['log_loss']:.4f}, at iteration {best['iteration']} of {metrics['iterations']}"
+        lines.insert(-1, ("held out", kept))
     if "skip_edges" in metrics:
         lines.insert(1, ("skip edges", f"{metrics['skip_edges']:,} in {metrics['documents']:,} documents"))
     say_facts(lines)

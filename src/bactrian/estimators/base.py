@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Arrays, Floats
 from bactrian.errors import ArgumentError, check_flag
-from bactrian.estimators.held_out import HeldOut
+from bactrian.estimators.held_out import PATIENCE, HeldOut, check_given_together
 from bactrian.estimators.priors import VARIANCE, Block, Fold, cross_validated, is_by_block, variances
 from bactrian.estimators.saving import SavedModel, read_model, write_saved
 from bactrian.learners.agreement import can_follow
@@ -172,17 +172,17 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         self,
         encode: Callable[[], Any],
         callback: Callback | None,
-        held_out: Callable[[], Callable[[], float]] | None = None,
+        X_dev: Any = None,
+        y_dev: Any = None,
+        **given_dev: Any,
     ) -> Self:
-        """Encode, learn and adopt; where anything fails the estimator stays as it was.
-
-        ``held_out``, called after ``encode``, gives the loss of the adopted weights on held-out data.
-        """
+        """Encode, learn and adopt, watching held-out data; where anything fails the estimator stays as it was."""
+        check_given_together(X_dev, y_dev)
         before = self.__dict__.copy()
         start = {"start": self.weights_} if self.warm_start and hasattr(self, "weights_") else {}
         try:
             data, deadline = encode(), Deadline(self.max_seconds)
-            watch = None if held_out is None else HeldOut(self, held_out(), callback)
+            watch = None if X_dev is None else held_out(self, X_dev, y_dev, callback, **given_dev)
             choose_prior(self, data)
             options = {**self.learning_options(), "max_seconds": deadline.left, **start}
             solution = self._learner(data, **options, callback=watch or callback, verbose=self.verbose)
@@ -206,6 +206,10 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     def _replays(self) -> bool:
         """Whether predictions may replay the path of learning."""
         return False
+
+    def _held_out(self, X: Any, y: Any) -> Callable[[], float]:
+        """The loss of the adopted weights on these data, looked at after ``encode``."""
+        raise NotImplementedError
 
     def _judge(self, data: Any) -> None:
         """Warn where predictions on the data of learning are worse than those of a trivial model."""
@@ -318,6 +322,13 @@ def choose_prior(estimator: Any, data: Any) -> None:
         found = cross_validated(estimator, estimator._blocks(), estimator._folds(data))
         estimator.prior_variance_, estimator.prior_scores_ = found
         estimator._forget()
+
+
+def held_out(
+    estimator: Any, X: Any, y: Any, callback: Callback | None, patience: int = PATIENCE, **given: Any
+) -> HeldOut:
+    """A callback that stops learning where the loss of these data falls no further; ``given`` as in ``fit``."""
+    return HeldOut(estimator, estimator._held_out(X, y, **given), callback, patience)
 
 
 def to_adopt(estimator: Any, data: Any, solution: Solution) -> Solution:

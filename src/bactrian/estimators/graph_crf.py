@@ -14,7 +14,7 @@ from bactrian.arrays import Arrays, Floats, real_numbers
 from bactrian.errors import ArgumentError, check_choice, check_flag, check_number
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.graph_arrays import GraphReader, node_weights
-from bactrian.estimators.held_out import check_given_together, checked_codes, log_loss
+from bactrian.estimators.held_out import checked_codes, log_loss
 from bactrian.estimators.labelled_graphs import (
     BLOCKS,
     CONVEX,
@@ -204,9 +204,7 @@ class GraphCRF(LearnedEstimator):
         callback : callable, optional
             Sees a :class:`Progress` after every iteration; returning True stops learning.
         """
-        check_given_together(X_dev, y_dev)
-        held_out = None if X_dev is None else lambda: self._held_out(X_dev, y_dev)
-        return self._fit(lambda: self.encode(X, y, sample_weight), callback, held_out)
+        return self._fit(lambda: self.encode(X, y, sample_weight), callback, X_dev, y_dev)
 
     def _held_out(self, X: Any, y: Any) -> Callable[[], float]:
         """The loss of the adopted weights on these graphs."""

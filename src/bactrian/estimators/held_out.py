@@ -44,9 +44,11 @@ class HeldOut:
     estimator: Any
     loss: Callable[[], float]  #: of the estimator as it is
     callback: Callback | None
+    patience: int = PATIENCE
     scores: list[tuple[int, float]] = field(default_factory=list)  #: iteration and loss of each look
     best: Floats | None = None
     last: int = -1  #: the iteration seen last
+    stopped: bool = False  #: because the loss fell no further
 
     def __call__(self, progress: Progress) -> bool:
         """See an iteration; True where learning should stop."""
@@ -57,7 +59,8 @@ class HeldOut:
             return False
         self._look(Solution(progress.weights.copy(), Status.STOPPED, attained=1.0), progress.iteration)
         losses = [loss for _, loss in self.scores]
-        return len(losses) - int(np.argmin(losses)) > PATIENCE
+        self.stopped = len(losses) - int(np.argmin(losses)) > self.patience
+        return self.stopped
 
     def _look(self, solution: Solution, iteration: int) -> None:
         self.estimator.adopt(solution)
@@ -73,4 +76,5 @@ class HeldOut:
             self._look(solution, self.last + 1)
         if self.best is None or self.best is solution.weights:
             return solution
-        return replace(solution, weights=self.best, status=Status.STOPPED, path=None, attained=None)
+        status = Status.HELD_OUT if self.stopped or solution.converged else solution.status
+        return replace(solution, weights=self.best, status=status, path=None, attained=None)

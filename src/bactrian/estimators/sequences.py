@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar, Self
 
@@ -16,7 +17,7 @@ from bactrian.arrays import Arrays, Floats, Ints, number_pairs
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_choice, check_number, warn
 from bactrian.estimators.base import LearnedEstimator, largest_weights
 from bactrian.estimators.encoding import check_sequences, fit_vocabulary
-from bactrian.estimators.held_out import check_given_together, checked_codes, log_loss
+from bactrian.estimators.held_out import checked_codes, log_loss
 from bactrian.estimators.labelled_graphs import CONVEX
 from bactrian.estimators.labelled_nodes import FittedNodes
 from bactrian.estimators.labelled_sequences import (
@@ -175,14 +176,14 @@ class LinearChainCRF(LearnedEstimator):
         callback : callable, optional
             See :func:`bactrian.learn`.
         """
-        given = EdgesGiven(skips, breaks, transition_features, skip_features)
-        check_given_together(X_dev, y_dev)
-        held_out = None if X_dev is None else lambda: self._held_out(X_dev, y_dev, EdgesGiven(**(given_dev or {})))
-        return self._fit(lambda: self.encode(X, y, sample_weight=sample_weight, **vars(given)), callback, held_out)
+        given = vars(EdgesGiven(skips, breaks, transition_features, skip_features))
+        encode = partial(self.encode, X, y, sample_weight=sample_weight, **given)
+        return self._fit(encode, callback, X_dev, y_dev, **(given_dev or {}))
 
-    def _held_out(self, X: Any, y: Any, given: EdgesGiven) -> Callable[[], float]:
+    def _held_out(self, X: Any, y: Any, **edges: Any) -> Callable[[], float]:
         """The loss of the adopted weights on these sequences, which are encoded once."""
         check_sequences(X, "X_dev")
+        given = EdgesGiven(**edges)
         rows = self.codec_.rows(X, given)
         listed = listed_labels(y, rows["X"].lengths.tolist(), "y_dev", unknown_allowed=True)
         codes = checked_codes(self.codec_.labels.codes(listed, "y_dev"))

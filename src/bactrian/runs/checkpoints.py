@@ -50,6 +50,9 @@ class Checkpoint:
     seconds: float
     evaluations: int
     history: tuple[Record, ...]
+    #: Of held-out data: iteration and loss of each look, and the weights of the smallest loss.
+    held_out: tuple[tuple[int, float], ...] = ()
+    best: Floats | None = None
 
     def write(self, path: Path, communicator: Communicator | None = None) -> None:
         """Write to ``path``, replacing what is there in one step.
@@ -64,7 +67,10 @@ class Checkpoint:
         elif self.state is not None:
             states = f"states-{self.iterations}"
             ChunkStates(path.parent / states).write(self.state)
+        if self.best is not None:
+            arrays["best"] = self.best
         attributes = {
+            "held_out": self.held_out,
             "iterations": self.iterations,
             "seconds": self.seconds,
             "evaluations": self.evaluations,
@@ -94,6 +100,8 @@ class Checkpoint:
                 seconds=float(attributes["seconds"]),
                 evaluations=int(attributes["evaluations"]),
                 history=tuple(Record(**record) for record in attributes["history"]),
+                held_out=tuple((int(at), float(loss)) for at, loss in attributes.get("held_out", ())),  # older: none
+                best=arrays["best"].copy() if "best" in arrays else None,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ModelFileError(f"{path}: the file does not describe a valid checkpoint: {error}") from None

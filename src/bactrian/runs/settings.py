@@ -99,6 +99,7 @@ class RunSettings:
     #: Parameters of the estimator; ``method`` may be a dict with the name of a learner and its settings:
     #: ``{"learner": "Camel", "fold": True}``.
     options: Mapping[str, Any] = field(default_factory=dict)
+    patience: int | None = None  #: looks at ``dev`` without a smaller loss after which learning stops; None: none
     checkpoint_every: int = EVERY  #: iterations; 0 for no checkpoints
     report: bool = True  #: whether one is written
 
@@ -116,6 +117,9 @@ class RunSettings:
         graphs = self.input.format == "graphs"
         if graphs != (self.model == "graph"):
             raise ArgumentError("model", f"{self.model!r} does not support data in the format {self.input.format!r}")
+        check_number("patience", self.patience, least=1, whole=True, optional=True)
+        if self.patience is not None and self.dev is None:
+            raise ArgumentError("patience", "needs held-out data: name a file as dev")
         check_number("checkpoint_every", self.checkpoint_every, least=0, whole=True)
         check_flag("report", self.report)
         if not graphs:

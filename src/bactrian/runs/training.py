@@ -15,8 +15,9 @@ from bactrian.atomic_files import atomic_folder
 from bactrian.engines.files import PackedFolder
 from bactrian.errors import warn
 from bactrian.estimators.auto_prior import sampled_places
-from bactrian.estimators.base import LearnedEstimator, choose_prior, judge, to_adopt
+from bactrian.estimators.base import LearnedEstimator, choose_prior, held_out, judge, to_adopt
 from bactrian.estimators.encoding import GrowingVocabulary
+from bactrian.estimators.held_out import HeldOut
 from bactrian.estimators.labelled_sequences import SequenceCodec
 from bactrian.estimators.labels import Labels, known_labels
 from bactrian.graphs.graph_data import GraphData
@@ -92,7 +93,7 @@ def resume_run(
     settings, checksums = folder.read_settings()
     if folder.metrics.is_file() and not folder.checkpoint.is_file() and folder.model.is_file():
         metrics = folder.read_metrics()
-        if metrics.get("status") == "CONVERGED":
+        if metrics.get("status") in [status.name for status in Status if status.is_done]:
             return TrainedRun(folder, metrics, True)
     options = {**settings.options, **{name: value for name, value in limits.items() if value is not None}}
     settings = RunSettings.of({**settings.as_dict(), "options": options})
@@ -158,6 +159,8 @@ def _train(
     def save(reached: Checkpoint) -> None:
         if communicator.rank == 0:
             folder.write_history(trace, reached.history)
+        if watch is not None:
+            reached = replace(reached, held_out=tuple(watch.scores), best=watch.best)
         reached.write(folder.checkpoint, communicator)
 
     estimator: Any
@@ -170,6 +173,7 @@ def _train(
         choose_prior(estimator, encoded)
     else:
         estimator, encoded = estimator_of_pack(data, settings), PackedFolder.open(data)
+    watch = None if settings.patience is None else _held_out(settings, estimator, observe, checkpoint)
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # the status says it
         solution = learn_in_segments(
             encoded,
@@ -178,12 +182,15 @@ def _train(
             save=save,
             checkpoint=checkpoint,
             communicator=communicator,
-            callback=observe,
+            callback=watch or observe,
         )
-        if isinstance(encoded, GraphData) and communicator.size == 1:
+        if isinstance(encoded, GraphData) and communicator.size == 1 and not (watch and watch.stopped):
             solution = to_adopt(estimator, encoded, solution)
+        solution = solution if watch is None else watch.chosen(solution)
     estimator.adopt(solution)
     metrics = _training_metrics(solution, trace) | {"prior_variance": estimator.prior_variance_}
+    if watch is not None:
+        metrics["held_out"] = [{"iteration": iteration, "log_loss": loss} for iteration, loss in watch.scores]
     if isinstance(data, RunData) and hasattr(estimator, "n_skips_"):
         metrics["skip_edges"], metrics["documents"] = estimator.n_skips_, len(data.documents)
     if communicator.rank > 0:
@@ -199,6 +206,20 @@ def _train(
     if isinstance(encoded, GraphData) and communicator.size == 1 and solution.status is not Status.STOPPED:
         judge(estimator, encoded)
     return TrainedRun(folder, metrics, solution.converged, evaluations)
+
+
+def _held_out(
+    settings: RunSettings, estimator: Any, callback: Callback, checkpoint: Checkpoint | None
+) -> HeldOut:
+    """What stops learning by the loss of the dev file; labels that the model lacks do not count."""
+    assert settings.dev is not None and settings.patience is not None
+    data, known = read_data([settings.dev], settings, estimator.classes_.tolist()), set(estimator.classes_.tolist())
+    listed = [np.asarray(labels, dtype=object).tolist() for labels in data.y]
+    y = [[label if label in known else None for label in labels] for labels in listed]
+    watch = held_out(estimator, data.X, y, callback, settings.patience, **data.given)
+    if checkpoint is not None:
+        watch.scores, watch.best = list(checkpoint.held_out), checkpoint.best
+    return watch
 
 
 def _warn_of_long_documents(settings: RunSettings, data: RunData) -> None:

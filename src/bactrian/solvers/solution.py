@@ -24,11 +24,17 @@ class Status(enum.Enum):
     STOPPED = "stopped by the callback"
     STALLED = "stopped because no step improves the objective any further"
     UNBOUNDED = "unbounded: some moments lie on the boundary, so weights grow without limit; add a prior"
+    HELD_OUT = "stopped where the loss of held-out data falls no further"
     FOLLOWED = "stopped after two relinearisations, which prediction repeats"
     UNRELIABLE = "message passing did not converge at some weights, so the gradient could not be trusted"
 
     def __str__(self) -> str:
         return self.value
+
+    @property
+    def is_done(self) -> bool:
+        """Whether a stopping rule was met, at a finite optimum or by held-out data."""
+        return self in (Status.CONVERGED, Status.HELD_OUT, Status.FOLLOWED)
 
     @property
     def advice(self) -> str:
@@ -127,8 +133,8 @@ class Solution:
 
     @property
     def converged(self) -> bool:
-        """Whether the stopping rule was met at a finite optimum."""
-        return self.status in (Status.CONVERGED, Status.FOLLOWED)
+        """Whether a stopping rule was met, at a finite optimum or by held-out data."""
+        return self.status.is_done
 
 
 def warn_stopped(solution: Solution) -> None:
