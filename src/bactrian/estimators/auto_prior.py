@@ -36,10 +36,9 @@ from bactrian.graphs.inputs import BundledRows, Inputs
 from bactrian.graphs.loglinear import Samples
 from bactrian.graphs.ragged import pointer
 from bactrian.graphs.scores import TiedTable
-from bactrian.learners.learn import learn
 from bactrian.parallel.threads import Deadline, Workers, single_threaded_blas
 from bactrian.solvers.lbfgs import InUnits, Memory, Step, minimise
-from bactrian.solvers.solution import ConvergenceWarning, Progress
+from bactrian.solvers.solution import ConvergenceWarning, Progress, Solution
 
 #: Variance of scores of a node, and of an edge, where too few labels are known to choose one.
 NODES, EDGES = 30.0, 1.0
@@ -168,12 +167,13 @@ def sampled_places(sizes: Ints) -> Ints:
 def chosen_field_prior(
     data: Samples,
     blocks: Sequence[Block],
+    fit: Callable[..., Solution],
     losses: Callable[[Ints, Floats], Floats],
-    n_threads: int | None,
-    seconds: Any,
+    seconds: float | None,
 ) -> dict[str, float]:
     """Variances of a field's variables, the usual one, and of its edges: by the loss of conditionals of other rows.
 
+    ``fit(samples, **options)`` maximises the pseudo-likelihood, with options of :func:`bactrian.learn`, and
     ``losses(rows, weights)`` are those of each row. Rows in which a state is missing say nothing.
     """
     deadline, rng = Deadline(seconds), np.random.default_rng(0)
@@ -196,10 +196,9 @@ def chosen_field_prior(
 
             if deadline.has_passed:
                 return 0.0
-            solution = learn(
-                Samples(data.model, data.X[train], own), "pseudolikelihood", prior_variance=variances(prior, blocks),
-                tolerance=1e-6, max_iterations=_ITERATIONS, start=starts[f], callback=settled, n_threads=n_threads,
-                max_seconds=deadline.left,
+            solution = fit(
+                Samples(data.model, data.X[train], own), prior_variance=variances(prior, blocks), tolerance=1e-6,
+                max_iterations=_ITERATIONS, start=starts[f], callback=settled, max_seconds=deadline.left,
             )  # fmt: skip
             starts[f] = solution.weights
             total += float(data.sample_weight[test] @ losses(data.X[test], solution.weights))
@@ -247,6 +246,7 @@ class Conditionals:
                 np.add.at(counted[end], (kind.at[end][there[end]], kind.labels[1 - end][there[end]]), 1.0)
 
     def _log_probabilities(self, x: Floats) -> Floats:
+        """Of each label (n_labels, n_nodes)."""
         k = self._k
         found = np.empty((self._labels.size, k))
         self._inputs.times(x[: self.bounds[1]].reshape(-1, k), found, self._workers)
@@ -262,21 +262,23 @@ class Conditionals:
             for end, there in enumerate(self._there[t]):
                 other = kind.labels[1 - end][there]
                 np.add.at(found, kind.at[end][there], tables[there, other] if end else tables[there, :, other])
-        found -= found.max(axis=1, keepdims=True)
-        found -= np.log(np.exp(found).sum(axis=1, keepdims=True))
-        return found
+        logs = np.ascontiguousarray(found.T)  # reductions over few labels are fast in this order
+        logs -= logs.max(axis=0)
+        logs -= np.log(np.exp(logs).sum(axis=0))
+        return logs
 
     def loss(self, x: Floats) -> float:
         """The sum."""
-        return -float(self.weights @ self._log_probabilities(x)[self._nodes, self._labels])
+        return -float(self.weights @ self._log_probabilities(x)[self._labels, self._nodes])
 
     def value_and_gradient(self, x: Floats) -> tuple[float, Floats]:
         """The sum, and its gradient."""
         logs, k = self._log_probabilities(x), self._k
-        value = -float(self.weights @ logs[self._nodes, self._labels])
-        slopes = np.exp(logs)
-        slopes[self._nodes, self._labels] -= 1.0
-        slopes *= self.weights[:, None]
+        value = -float(self.weights @ logs[self._labels, self._nodes])
+        np.exp(logs, out=logs)
+        logs[self._labels, self._nodes] -= 1.0
+        logs *= self.weights
+        slopes = np.ascontiguousarray(logs.T)
         gradient = np.empty(x.size)
         self._inputs.transposed_times(slopes, gradient[: self.bounds[1]].reshape(-1, k), self._workers)
         for t, (kind, rows) in enumerate(zip(self._edges, self._rows, strict=True)):

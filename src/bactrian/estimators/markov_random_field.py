@@ -47,7 +47,7 @@ from bactrian.graphs.graph import Domain
 from bactrian.graphs.loglinear import LogLinearModel, Samples
 from bactrian.inference.infer import OF_WEIGHTS
 from bactrian.learners.hidden import random_weights
-from bactrian.learners.learn import with_lines
+from bactrian.learners.learn import learn, with_lines
 from bactrian.learners.structure import fit_tables
 from bactrian.margins.fit import FittedMargins, MarginFit, Residuals, fit_margins
 from bactrian.margins.given import Marginal, check_entropy_weight, check_margins
@@ -256,8 +256,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             self.path_ = make_frame(self._kept.frames or "table", joined.selection.path)
             self._edge_variances = joined.selection.variances
         if self._edge_variances is None and isinstance(self.prior_variance, str) and self.prior_variance == "auto":
-            by = tables.blocks, tables.conditional_losses
-            self._chosen = chosen_field_prior(samples, *by, self.n_threads, prior_seconds(self.max_seconds))
+            by = tables.blocks, self._pseudo_fit, tables.conditional_losses
+            self._chosen = chosen_field_prior(samples, *by, prior_seconds(self.max_seconds))
         self._samples = samples
         return samples
 
@@ -449,6 +449,13 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         solution = fit_tables(data.X, sizes, data.sample_weight, edges, variances, **limits, callback=callback)
         warn_stopped(solution)
         return solution
+
+    def _pseudo_fit(self, data: Samples, start: Floats | None, **options: Any) -> Solution:
+        """Maximum pseudo-likelihood of complete rows, whatever the method is."""
+        options["n_threads"] = self.n_threads
+        if self.tables_ == "full" and (self._kept.tables.sizes > 1).all():
+            return self._fit_tables(data, **options, verbose=0)
+        return learn(data, "pseudolikelihood", start=start, **options)
 
     def _best_of_starts(self, n: int, data: Samples, start: Floats | None = None, **options: Any) -> Solution:
         """The best of ``n`` solutions, where some states were not seen."""

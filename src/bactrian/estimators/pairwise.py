@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from bactrian.arrays import Bools, Floats, Ints, check_minus_one, is_missing, number_pairs, rectangular
 from bactrian.errors import ArgumentError, check_choice, check_count
@@ -299,7 +298,7 @@ class PairwiseTables:
             scores[b] += table[states[:, a]]
         losses, counted = np.zeros(states.shape[0]), self.known_around(states)
         for v, score in enumerate(scores):
-            loss = logsumexp(score, axis=1) - score[np.arange(states.shape[0]), states[:, v]]
+            loss = np.logaddexp.reduce(score, axis=1) - score[np.arange(states.shape[0]), states[:, v]]
             losses += np.where(counted[:, v], loss, 0.0)
         return losses
 
