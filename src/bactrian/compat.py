@@ -188,7 +188,8 @@ class CRF(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         def watch(at: Progress) -> bool:
             return bool(callback is not None and callback(at)) or log.seen(at)
 
-        solution = learn(data, **chain.learning_options(), callback=watch)
+        options = {**chain.learning_options(), "gain_tolerance": 0.0}  # delta and period say when
+        solution = learn(data, **options, callback=watch)
         if log.is_flat and solution.status is Status.STOPPED:
             solution = replace(solution, status=Status.CONVERGED)
         self.chain_ = chain.adopt(solution)

@@ -49,8 +49,8 @@ class ProfiledObjective:
         self.last: Evaluation | None = None
         self.weights: Any = None  # of the last evaluation
         self._is_saddle = dual.has_saddle and tree_sweeps > max_sweeps
-        self._is_exact = tree_sweeps < max_sweeps and dual.is_forest
-        self._keeps = dual.consistency and not self._is_exact
+        self.is_exact = tree_sweeps < max_sweeps and dual.is_forest
+        self._keeps = dual.consistency and not self.is_exact
         self._best_value = np.inf
         self.wants_logs = True  #: whether exact passes over trees leave multipliers and log beliefs behind
 
@@ -74,7 +74,7 @@ class ProfiledObjective:
             self.evaluations += 1
             self.last = dual.evaluate(
                 weights,
-                tolerance=0.0 if self._is_exact else accuracy,  # all of the few sweeps that a tree needs
+                tolerance=0.0 if self.is_exact else accuracy,  # all of the few sweeps that a tree needs
                 max_sweeps=self.max_sweeps,
                 tree_sweeps=self.tree_sweeps,
                 damping=self.damping,
@@ -144,6 +144,8 @@ class Profiled:
         """See :class:`InnerSolver`."""
         run, objective, learned = self.run, self.objective, self.learned
         function = objective.value_and_gradient if learned is None else learned.seen(objective.value_and_gradient)
+        # Inexact messages gain and lose, and without a prior the optimum may lie at infinity.
+        gain = run.settings.gain_tolerance if objective.is_exact and not run.settings.prior.leaves_free else 0.0
         left = max_iterations
         total = 0
         while True:
@@ -154,6 +156,7 @@ class Profiled:
                 weights if learned is None else learned.of(weights),
                 tolerance=tolerance,
                 relative=relative,
+                gain=gain,
                 max_iterations=min(left, run.iterations_left),
                 l1=run.settings.prior.l1,
                 memory=self.memory,

@@ -36,6 +36,7 @@ class Settings:
     start: Floats | None = None
     state: Any = None
     gap_tolerance: float | None = None
+    gain_tolerance: float = 0.0  #: share of an exact objective that ten iterations must gain for learning to go on
 
 
 @dataclass(frozen=True)

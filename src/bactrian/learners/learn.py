@@ -109,6 +109,7 @@ def learn(
     l1: float = 0.0,
     tolerance: float = 1e-6,
     gap_tolerance: float | None = None,
+    gain_tolerance: float = 0.0,
     max_iterations: int = 10_000,
     max_relinearisations: int = 1_000,
     max_seconds: float | None = None,
@@ -144,6 +145,9 @@ def learn(
     gap_tolerance : float, optional
         Largest ``moment_gap`` at which learning stops, in sums over instances; by default ``tolerance`` per instance,
         or less where a weak prior leaves weights free to move.
+    gain_tolerance : float
+        Exact likelihoods of known states under a prior also stop when ten iterations gain less than this share of the
+        objective, which is about the share that is left to gain.
     max_iterations, max_relinearisations, max_seconds
         Limits; compiling, on first use, does not count as time. At a limit you get the best result so far, with its
         status and a :class:`ConvergenceWarning`.
@@ -176,7 +180,8 @@ def learn(
     """
     options = {
         "prior_variance": prior_variance, "l1": l1, "tolerance": tolerance, "gap_tolerance": gap_tolerance,
-        "max_iterations": max_iterations, "max_relinearisations": max_relinearisations, "max_seconds": max_seconds,
+        "gain_tolerance": gain_tolerance, "max_iterations": max_iterations,
+        "max_relinearisations": max_relinearisations, "max_seconds": max_seconds,
         "n_threads": n_threads, "seed": seed, "callback": callback, "start": start, "communicator": communicator,
         "verbose": verbose,
     }  # fmt: skip
@@ -213,6 +218,7 @@ def _prepared(data: Any, method: str | Learner, **given: Any) -> tuple[Any, Lear
         prior=prior.with_noise(data.variances) if isinstance(data, Moments) else prior,
         tolerance=float(options["tolerance"]),
         gap_tolerance=options["gap_tolerance"],
+        gain_tolerance=float(options["gain_tolerance"]),
         max_iterations=int(options["max_iterations"]),
         max_relinearisations=int(options["max_relinearisations"]),
         seed=options["seed"],
@@ -349,6 +355,7 @@ def _check_ranks(data: PackedData | PackedFolder, method: str, communicator: Com
 _NUMBERS = {
     "tolerance": Number(least=0),
     "gap_tolerance": Number(least=0, optional=True),
+    "gain_tolerance": Number(least=0),
     "max_iterations": Number(least=0, whole=True),
     "max_relinearisations": Number(least=0, whole=True),
     "max_seconds": Number(least=0, optional=True),

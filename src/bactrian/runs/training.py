@@ -208,11 +208,10 @@ def _train(
     return TrainedRun(folder, metrics, solution.converged, evaluations)
 
 
-def _held_out(
-    settings: RunSettings, estimator: Any, callback: Callback, checkpoint: Checkpoint | None
-) -> HeldOut:
+def _held_out(settings: RunSettings, estimator: Any, callback: Callback, checkpoint: Checkpoint | None) -> HeldOut:
     """What stops learning by the loss of the dev file; labels that the model lacks do not count."""
-    assert settings.dev is not None and settings.patience is not None
+    assert settings.dev is not None
+    assert settings.patience is not None
     data, known = read_data([settings.dev], settings, estimator.classes_.tolist()), set(estimator.classes_.tolist())
     listed = [np.asarray(labels, dtype=object).tolist() for labels in data.y]
     y = [[label if label in known else None for label in labels] for labels in listed]

@@ -23,7 +23,7 @@ import numpy as np
 
 from bactrian.arrays import Floats, Ints
 from bactrian.compiling import kernel
-from bactrian.solvers.solution import Status
+from bactrian.solvers.solution import GAINED_IN, Status
 
 #: Pairs that a memory holds unless said otherwise.
 PAIRS = 10
@@ -270,6 +270,7 @@ def minimise(
     *,
     tolerance: float,
     relative: float = 0.0,
+    gain: float = 0.0,
     max_iterations: int,
     l1: float | Floats = 0.0,
     memory: Memory | None = None,
@@ -281,10 +282,10 @@ def minimise(
 
     The gradients that the function returns are kept: it must not write to them later.
     Stops when the largest component of the (pseudo-)gradient is at most ``tolerance``, or ``relative`` of what it was
-    at the start, or near that where all that is left to gain is rounding; ``measure`` gives another norm than the
-    largest component. ``memory`` may come from an earlier call on a similar function. The callback returns True to
-    stop. ``interrupt`` is asked after every evaluation: where it says True, the evaluation may have been cut short,
-    and the solver returns the point before it.
+    at the start, or near that where all that is left to gain is rounding, or when ten iterations gained less than the
+    share ``gain`` of the value; ``measure`` gives another norm than the largest component. ``memory`` may come from an
+    earlier call on a similar function. The callback returns True to stop. ``interrupt`` is asked after every
+    evaluation: where it says True, the evaluation may have been cut short, and the solver returns the point before it.
     """
     l1_vector = np.broadcast_to(np.asarray(l1, dtype=np.float64), x.shape)
     sparse = bool(l1_vector.any())
@@ -300,12 +301,16 @@ def minimise(
     iteration = 0
     best_value, best_norm, idle = np.inf, np.inf, 0
     cleared = False
+    before = [np.inf] * GAINED_IN  # values
     while True:
         slope = pseudo_gradient(x, gradient, l1_vector) if sparse else gradient
         norm = memory.largest(slope) if measure is None else measure(slope)
         if iteration == 0:
             tolerance = max(tolerance, relative * norm)
         stop = iteration > 0 and callback is not None and callback(Step(iteration, x, value, norm))
+        if gain and before[0] - value < gain * abs(value):
+            tolerance = max(tolerance, norm)
+        before = [*before[1:], value]
         if norm <= tolerance:
             return Minimum(x, value, gradient, iteration, Status.CONVERGED, tolerance)
         better = value < best_value - _PROGRESS * max(1.0, abs(value)) or norm < 0.9 * best_norm

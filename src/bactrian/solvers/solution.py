@@ -160,6 +160,21 @@ def _goes_in_circles(history: Sequence[Record]) -> bool:
 
 # --- progress in words ---
 
+#: Iterations over which a gain of the objective is counted.
+GAINED_IN = 10
+#: Gains that tell what is left, the fall of their logarithm in an iteration that is none, and the part by which a new
+#: estimate mends the last.
+_LINE, _FLAT, _MENDED = 200, -1e-3, 0.3
+
+
+def least_gain(tolerance: float) -> float:
+    """The share of the objective that ten iterations gain at least while it is worth going on.
+
+    What is left of an objective goes with the square of a gap: a thousandth at a tolerance of 1e-3, the last digits at
+    1e-6.
+    """
+    return min(tolerance, 1_000.0 * tolerance**2)
+
 
 class ProgressLines:
     """A callback of :func:`bactrian.learn` and of ``fit`` that prints a line now and then, on a terminal or off it.
@@ -170,7 +185,8 @@ class ProgressLines:
     Parameters
     ----------
     tolerance : float
-        That of the learner, to estimate what is left: as long as the moment gap takes to fall there at its pace so far.
+        That of the learner, to estimate what is left: until ten iterations gain no more of the objective than
+        1,000 times its square (or itself, if that is less), at the pace at which their gain has fallen so far.
     first, most : float
         Seconds until the first line, and between later ones.
     file : file, optional
@@ -188,9 +204,12 @@ class ProgressLines:
     def __init__(
         self, tolerance: float = 1e-6, *, first: float = 1.0, most: float = 30.0, file: TextIO | None = None
     ) -> None:
-        self.tolerance, self.most, self.file = tolerance, most, file
+        self.most, self.file = most, file
+        self._least = math.log(max(least_gain(tolerance), 1e-300))
         self._next, self._wait = first, max(first, 1.0)
-        self._past: list[tuple[float, float]] = []  # seconds and log of the least gap so far
+        self._last: list[tuple[float, float]] = []  # seconds and objective of the last iterations
+        self._gains: list[tuple[int, float]] = []  # iteration, and log of the share that the last ten gained
+        self._left: float | None = None
 
     def __call__(self, at: Progress) -> None:
         """See one iteration."""
@@ -205,18 +224,31 @@ class ProgressLines:
 
     def see(self, at: Progress) -> None:
         """Take note of an iteration, without a word."""
-        gap = math.log(max(at.moment_gap, 1e-300))
-        self._past.append((at.seconds, min(gap, self._past[-1][1]) if self._past else gap))
-        if len(self._past) > 2000:  # every other one will do
-            del self._past[1::2]
+        self._last = [*self._last[-GAINED_IN:], (at.seconds, at.objective)]
+        (then, before), (now, value) = self._last[0], self._last[-1]
+        if len(self._last) > GAINED_IN and value < before:
+            self._gains.append((at.iteration, math.log((before - value) / max(abs(value), 1e-300))))
+        iterations = self._iterations_left(at.iteration)
+        if iterations is None:
+            self._left = None
+            return
+        estimate = iterations * (now - then) / GAINED_IN
+        if self._left is not None:  # a clock that runs down, mended little by little
+            down = max(0.0, self._left - (now - self._last[-2][0]))
+            estimate = down + _MENDED * (estimate - down)
+        self._left = estimate
+
+    def _iterations_left(self, iteration: int) -> float | None:
+        """By a line through the later half of the gains; None where they do not fall."""
+        later = np.array(self._gains[len(self._gains) // 2 :][-_LINE:])
+        if len(later) < GAINED_IN or iteration - later[-1, 0] > GAINED_IN:
+            return None
+        slope, gain = np.polyfit(later[:, 0] - iteration, later[:, 1], 1)
+        return None if slope > _FLAT else max(0.0, float((self._least - gain) / slope))
 
     def left(self) -> float | None:
-        """Seconds that are left at the pace of the later half so far; None where that cannot be said."""
-        now, gap = self._past[-1]
-        then, before = next(entry for entry in self._past if entry[0] >= 0.5 * now)
-        if before - gap < 0.1 or now <= then:
-            return None
-        return max(0.0, gap - math.log(self.tolerance)) * (now - then) / (before - gap)
+        """Seconds that are left at the pace so far; None where that cannot be said."""
+        return self._left
 
 
 def tell(line: str) -> None:
