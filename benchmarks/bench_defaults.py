@@ -394,7 +394,7 @@ def in_words(name: str, row: dict[str, Any]) -> str:
     def said(prior: str) -> str:
         return f"{row[prior]['loss']:.4f} ({row[prior]['s']:.2f} s)" if prior in row else "-"
 
-    best = min((row[str(v)]["loss"], v) for v in GRID) if "1.0" in row else (float("nan"), float("nan"))
+    best = min(((row[str(v)]["loss"], v) for v in GRID if str(v) in row), default=(float("nan"), float("nan")))
     return (
         f"| {name} | {said('auto')} | {said('cv')} | {best[0]:.4f} at {best[1]:g} | {said('10.0')} | "
         f"{row['independent']:.4f} | {row['auto']['right']:.3f} |"

@@ -10,7 +10,6 @@ import scipy.sparse as sp
 from sklearn.linear_model import LogisticRegression
 
 import bactrian as bt
-from bactrian.estimators.neighbours import compared_by_nodes
 from bactrian.estimators.saving import ModelFileError, read_saved, write_saved
 from bactrian.learners.diffusion import Diffusion, diffused, smoothed
 
@@ -249,16 +248,3 @@ def test_real_citations(real_data: Any) -> None:
     assert crf.restart_ == 0.1
     assert np.mean(found[asked].argmax(axis=1) == labels[asked]) > 0.79
     assert -np.log(found[asked, labels[asked]]).mean() < 0.63
-
-
-def test_large_graphs_are_compared_without_fits() -> None:
-    graph, _, known = network(5, same=0.8, signal=0.4)
-    crf = bt.GraphCRF()
-    data = crf.encode([graph], [known])
-    found = dict(compared_by_nodes(crf, data))
-    assert list(found) == [None, 0.1, 0.3]
-    assert min(found, key=lambda restart: found[restart]) == 0.1
-    (features, edges), _, seen = network(6, same=0.05, signal=2.0)
-    data = crf.encode([(features, edges)], [seen])
-    found = dict(compared_by_nodes(crf, data))
-    assert min(found, key=lambda restart: found[restart]) is None

@@ -123,11 +123,16 @@ def chosen_prior(
 
 
 def held_out_loss(
-    data: GraphData, names: Sequence[str], n_features: int, prior: dict[str, float], n_threads: int | None
+    data: GraphData,
+    names: Sequence[str],
+    n_features: int,
+    prior: dict[str, float],
+    n_threads: int | None,
+    deadline: Deadline,
 ) -> float:
     """Mean log loss of held-out labels given features and known neighbours, at a prior."""
     blocks = graph_blocks(data, names, n_features)
-    trial = Trial(data, lambda _: variances(prior, blocks), Workers(n_threads), Deadline())
+    trial = Trial(data, lambda _: variances(prior, blocks), Workers(n_threads), deadline)
     with single_threaded_blas():
         return trial.loss({}, edges=True) / trial.weight
 

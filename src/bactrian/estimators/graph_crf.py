@@ -101,8 +101,8 @@ class GraphCRF(LearnedEstimator):
         (``bactrian.learners.diffusion``; ``method`` then has no effect, and learning stops when a round changes the
         objective by less than the share ``tolerance``). ``"auto"`` is ``"edges"``, except for a single graph without
         edge features whose labels are mostly unknown, if the parameters of the model have their defaults: there it
-        compares ``"edges"``, 0.1 and 0.3 on held-out labels, in three parts, and takes the likeliest. ``bactrian
-        train`` always uses ``"edges"``.
+        compares ``"edges"``, 0.1 and 0.3 by regressions of single nodes on held-out labels, and takes the likeliest.
+        ``bactrian train`` always uses ``"edges"``.
     labels : sequence, optional
         All classes, if y may lack some of them.
     class_weight : "balanced", dict or sequence, optional
@@ -262,10 +262,8 @@ class GraphCRF(LearnedEstimator):
         return super().adopt(solution)
 
     def _folds(self, data: GraphData) -> list[Fold]:
-        return graph_folds(data, self._marginals, self.seed, "graph")
-
-    def _marginals(self, data: GraphData, known: Any) -> Floats:
-        return fitted_graphs(self).marginals(data, known).nodes
+        marginals = lambda part, known: fitted_graphs(self).marginals(part, known).nodes  # noqa: E731
+        return graph_folds(data, marginals, self.seed, "graph")
 
     @property
     def _replays(self) -> bool:
@@ -283,7 +281,7 @@ class GraphCRF(LearnedEstimator):
 
     def _learned_by_neighbours(self, data: GraphData, start: Floats | None = None, **options: Any) -> Solution:
         deadline = Deadline(options["max_seconds"])
-        restart = self._chosen_restart(data, start, options)
+        restart = self._chosen_restart(data, start)
         options["max_seconds"] = deadline.left
         if restart is None:
             self.codec_ = replace(self.codec_, restart=None)
@@ -301,7 +299,7 @@ class GraphCRF(LearnedEstimator):
         """The codec with the prior for diffused features."""
         return replace(self.codec_, restart=restart, auto_prior=diffused_prior(data, self.n_features_in_))
 
-    def _chosen_restart(self, data: GraphData, start: Floats | None, options: dict[str, Any]) -> float | None:
+    def _chosen_restart(self, data: GraphData, start: Floats | None) -> float | None:
         """The restart to learn with, None for edges alone; a warm start keeps that of the last fit."""
         if not isinstance(self.neighbours, str):
             return float(self.neighbours)
@@ -312,14 +310,7 @@ class GraphCRF(LearnedEstimator):
         plain = self.n_edge_features_ is None and bool((data.weights == 1.0).all())
         if not (self.neighbours == "auto" and is_default and plain and may_diffuse(data)):
             return None
-        rest = {name: value for name, value in options.items() if name not in ("callback", "verbose")}
-        self.neighbour_scores_ = compared(
-            self,
-            self._marginals,
-            data,
-            rest,
-            lambda part: variances(diffused_prior(part, self.n_features_in_), self._blocks()),
-        )
+        self.neighbour_scores_ = compared(self, data)
         chosen = min(self.neighbour_scores_, key=lambda pair: pair[1])[0]
         if self.verbose:
             losses = ", ".join(f"{restart or 'edges'} {loss:.3f}" for restart, loss in self.neighbour_scores_)

@@ -136,8 +136,7 @@ class_weight, inference, inference_options, seed, warm_start, verbose, device
     score = GraphCRF.score
     diagnose = GraphCRF.diagnose
     weight_tables = GraphCRF.weight_tables
-    _marginals, _folds = GraphCRF._marginals, GraphCRF._folds
-    _judge, _replays = GraphCRF._judge, GraphCRF._replays
+    _folds, _judge, _replays = GraphCRF._folds, GraphCRF._judge, GraphCRF._replays
 
     # --- files ---
 

@@ -28,7 +28,7 @@ N_FOLDS = 5
 #: Iterations that it allows each: from the weights of the last, these are enough to tell priors apart.
 _ITERATIONS = 300
 #: Multiples of the tolerances to which each is solved; that of the gap leaves ten times as much of the loss.
-ROUGHLY = {"tolerance": 10.0, "gap_tolerance": 10.0**0.5}
+_ROUGHLY = {"tolerance": 10.0, "gap_tolerance": 10.0**0.5}
 #: The part of ``max_seconds`` that it may take.
 _SHARE = 0.8
 
@@ -120,9 +120,7 @@ class Fold:
     size: int
 
 
-def graph_folds(
-    data: GraphData, marginals: Callable[[GraphData, Any], Floats], seed: int, unit: str, n_folds: int = N_FOLDS
-) -> list[Fold]:
+def graph_folds(data: GraphData, marginals: Callable[[GraphData, Any], Floats], seed: int, unit: str) -> list[Fold]:
     """Folds over whole graphs; over nodes where there is one graph, whose other labels are then known.
 
     ``marginals(data, evidence)`` gives those of all nodes at the adopted weights. ``unit`` is what an error calls
@@ -136,14 +134,14 @@ def graph_folds(
     used = np.unique(graph[known])
     whole = used.size > 1
     n_known = int(known.sum())
-    if not whole and (unit != "graph" or n_known < 2 * n_folds):
+    if not whole and (unit != "graph" or n_known < 2 * N_FOLDS):
         raise ValueError(
             f"prior_variance='cv' needs at least two {unit}s"
             + ("" if known.all() else " with known labels")
-            + (f", or one of at least {2 * n_folds} nodes" if unit == "graph" else "")
+            + (f", or one of at least {2 * N_FOLDS} nodes" if unit == "graph" else "")
             + f"; found one of {n_known} nodes. Give a number"
         )
-    fold_of = rng.permutation(used.size if whole else n_known) % n_folds
+    fold_of = rng.permutation(used.size if whole else n_known) % N_FOLDS
     held_out = np.full(data.n_nodes, -1)
     if whole:
         fold_of_graph = np.full(data.n_graphs, -1)
@@ -151,7 +149,7 @@ def graph_folds(
         held_out = fold_of_graph[graph]
     else:
         held_out[known] = fold_of
-    return [_graph_fold(data, held_out == f, marginals, whole) for f in range(min(n_folds, fold_of.size))]
+    return [_graph_fold(data, held_out == f, marginals, whole) for f in range(min(N_FOLDS, fold_of.size))]
 
 
 def _graph_fold(data: GraphData, out: Bools, marginals: Callable[..., Floats], whole: bool) -> Fold:
@@ -195,7 +193,7 @@ def cross_validated(
                 break
             estimator.prior_variance_ = variance
             options = estimator.learning_options()
-            options |= {name: times * options[name] for name, times in ROUGHLY.items() if name in options}
+            options |= {name: times * options[name] for name, times in _ROUGHLY.items() if name in options}
             options["max_iterations"] = min(options["max_iterations"], _ITERATIONS)
             found, total = [], 0.0
             for fold, weights in zip(folds, start, strict=True):
