@@ -478,3 +478,15 @@ def test_bethe_on_large_graphs_with_loops_is_refused_before_work() -> None:
     crf = bt.GraphCRF(method="cccp", prior_variance=1.0)
     with pytest.raises(ValueError, match=r"cccp does not learn with unknown states .* choose method='convex'"):
         crf.fit([(rng.normal(size=(2500, 1)), edges)], [labels])
+
+
+def test_bethe_that_goes_in_circles_ends_soon_and_says_so() -> None:
+    rng = np.random.default_rng(7)
+    labels = rng.integers(0, 3, 39)
+    edges = np.unique(np.sort(rng.integers(0, 39, (70, 2)), axis=1), axis=0)
+    graph = (np.eye(3)[labels] + 1.2 * rng.normal(size=(39, 3)), edges[edges[:, 0] < edges[:, 1]])
+    known = np.where(np.arange(39) < 6, labels, -1)
+    crf = bt.GraphCRF(method="cccp", prior_variance=10.0, labels=[0, 1, 2])
+    with pytest.warns(bt.ConvergenceWarning, match=r"went in circles; choose method='convex'"):
+        crf.fit([graph], [known])
+    assert len(crf.solution_.history) == 51

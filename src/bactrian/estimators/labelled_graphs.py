@@ -220,7 +220,7 @@ def encode_graphs(
     counts = np.repeat(part.weights, np.diff(part.node_pointer))
     n_known = float(counts @ (part.labels >= 0))
     share = n_known / counts.sum() if n_known > 0.0 else 1.0
-    codec = replace(codec, n_known=n_known, auto_prior=auto_prior(crf, codec, part, share))
+    codec = replace(codec, n_known=n_known, auto_prior=auto_prior(crf, codec, part, share**0.5))
     return codec, data if has_few_labels(data) else part  # features of few may be diffused over the whole graph
 
 

@@ -77,7 +77,7 @@ def is_by_block(prior_variance: Any, names: Sequence[str]) -> bool:
     for name, value in prior_variance.items():
         if name not in names:
             raise ArgumentError("prior_variance", f"names block {name!r}; the blocks are {', '.join(names)}")
-        if value == [] and name == "edges":  # no edge was chosen
+        if isinstance(value, list) and not value and name == "edges":  # no edge was chosen
             continue
         if isinstance(value, list) and name == "edges":
             value = min(value, key=lambda number: number if isinstance(number, _NUMBERS) else -1.0)
