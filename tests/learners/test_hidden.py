@@ -489,4 +489,4 @@ def test_bethe_that_goes_in_circles_ends_soon_and_says_so() -> None:
     crf = bt.GraphCRF(method="cccp", prior_variance=10.0, labels=[0, 1, 2])
     with pytest.warns(bt.ConvergenceWarning, match=r"went in circles; choose method='convex'"):
         crf.fit([graph], [known])
-    assert len(crf.solution_.history) == 51
+    assert 50 <= len(crf.solution_.history) <= 60

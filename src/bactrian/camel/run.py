@@ -21,7 +21,7 @@ from bactrian.graphs.triplets import TightenedData
 from bactrian.parallel import AllReduce, Signals, total
 from bactrian.parallel.threads import Context
 from bactrian.solvers.lbfgs import largest_slope, on_host
-from bactrian.solvers.solution import Progress, Record, Solution, Status
+from bactrian.solvers.solution import Progress, Record, Solution, Status, goes_in_circles
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,7 @@ class Run:
         total_weight = total(context.communicator, data.total_weight)
         self.demands = Demands.of(settings.tolerance, settings.gap_tolerance, settings.prior.curvature, total_weight)
         self.interrupted: Status | None = None
+        self.stops_in_circles = False  # relinearisations that come no nearer to anything
         self.records: list[Record] = []
         self.signals = Signals(lambda: context.deadline.has_passed)
         self._iterations = 0
@@ -183,6 +184,8 @@ class Run:
             )
         )
         self._work = work
+        if self.stops_in_circles and self.interrupted is None and goes_in_circles(self.records):
+            self.interrupted = Status.ITERATION_LIMIT
 
     def solve(self, inner: InnerSolver, junction: JunctionData | None = None) -> Solution:
         """The solution of a learner that solves one problem, from its initial weights."""

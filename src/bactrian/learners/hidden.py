@@ -57,9 +57,6 @@ from bactrian.solvers.solution import Solution
 #: Nodes of a graph with loops up to which Bethe's entropy is relinearised where states are unknown. On a citation
 #: graph of 3,327 nodes it took minutes and got .43 of the labels right.
 _MOST_NODES = 2_000
-#: Relinearisations with unknown states. On graphs of 10 to 40 nodes with loops those that ended took 10 to 13, and the
-#: others, half of them, went in circles for as long as they were let; to start at the convex optimum changed neither.
-_MOST_RELINEARISATIONS = 50
 #: Size of the random weights that tell the states of variables apart which were never seen.
 _SPREAD = 0.1
 #: Entries that rows allow in a step, and factors of all sums of products, up to which rows share them: 64 MB.
@@ -118,8 +115,10 @@ class Hidden:
             )
         if context.communicator.size > 1:
             raise ValueError("learning with unknown states (-1) runs on one rank")
-        most = min(settings.max_relinearisations, _MOST_RELINEARISATIONS)
-        run = Run(replace(settings, start=_start(data, settings), max_relinearisations=most), context, data, self.name)
+        run = Run(replace(settings, start=_start(data, settings)), context, data, self.name)
+        # On graphs of 10 to 40 nodes with loops, what ended took 10 to 13 relinearisations, and the others, half of
+        # them, went in circles for as long as they were let. A start at the convex optimum changed neither.
+        run.stops_in_circles = True
         if isinstance(learner, Likelihood):
             return _likelihood(learner, data, run)
         models = conditioned(data)

@@ -143,7 +143,7 @@ def warn_stopped(solution: Solution) -> None:
         advice = f"; {solution.status.advice}" if solution.status.advice else ""
         if solution.method == "convex":
             advice = advice.replace("choose method='convex', or a smaller", "choose a larger tolerance or a smaller")
-        if solution.status is Status.ITERATION_LIMIT and _goes_in_circles(solution.history):
+        if solution.status is Status.ITERATION_LIMIT and goes_in_circles(solution.history):
             advice = f" while its beliefs went in circles; {Status.UNRELIABLE.advice}"
         warn(f"{solution.method}: {solution.status}{advice}", ConvergenceWarning)
 
@@ -152,7 +152,7 @@ def warn_stopped(solution: Solution) -> None:
 _EARLY, _LARGE = 50, 0.05
 
 
-def _goes_in_circles(history: Sequence[Record]) -> bool:
+def goes_in_circles(history: Sequence[Record]) -> bool:
     """Whether relinearisations went on without coming nearer to anything, so that more of them would not help."""
     late = [record.belief_change for record in history[len(history) // 2 :]]
     return len(history) >= _EARLY and min(late) > _LARGE
