@@ -28,6 +28,8 @@ _FIGURES = ("objective", "moment_gap", "violation", "seconds")
 
 #: Parameters that files do not hold: those of where and how a model was learned.
 OF_HERE = frozenset(("verbose", "device"))
+#: Options of learning that mean nothing on a device.
+_NOT_THERE = ("method", "l1", "n_threads", "seed", "gain_tolerance")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)  # scikit-learn has its own
@@ -349,7 +351,7 @@ def learned_on_device(estimator: Any, data: Any, **options: Any) -> Solution:
     """What :func:`bactrian.torch.learn` finds; a path for predictions to replay is looked for on the CPU."""
     from bactrian.engines.torch.learn import learn as learn_there
 
-    given = {name: value for name, value in options.items() if name not in ("method", "l1", "n_threads", "seed")}
+    given = {name: value for name, value in options.items() if name not in _NOT_THERE}
     solution = learn_there(data, estimator._device_method, device=estimator.device, **given)
     return to_adopt(estimator, data, solution) if can_follow(estimator._device_method) else solution
 
