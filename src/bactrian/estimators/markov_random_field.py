@@ -452,8 +452,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
 
     def _pseudo_fit(self, data: Samples, start: Floats | None, **options: Any) -> Solution:
         """Maximum pseudo-likelihood of complete rows, whatever the method is."""
-        options["n_threads"] = self.n_threads
-        if self.tables_ == "full" and (self._kept.tables.sizes > 1).all():
+        options["n_threads"], tables = self.n_threads, self._kept.tables
+        if self.tables_ == "full" and tables is not None and (tables.sizes > 1).all():
             return self._fit_tables(data, **options, verbose=0)
         return learn(data, "pseudolikelihood", start=start, **options)
 
