@@ -28,6 +28,7 @@ from bactrian.experiments.table3.node_scores import image_folds
 from bactrian.experiments.table3.protocol import NODE_ROW, Table3Settings, run_table3
 from bactrian.experiments.table3.table import (
     HEADINGS,
+    PARTS,
     paired_difference,
     run,
     table3_gallery,
@@ -407,6 +408,27 @@ def test_a_path_is_that_of_the_first_relinearisations_and_its_length_is_the_best
     assert steps == right.argmax()
     shares = ", ".join(f"{100 * n / sum(image.n_superpixels for image in scored.train):.1f}" for n in right)
     assert f"({shares} % from 0 on)" in chosen.why
+
+
+def test_the_parts_have_the_limits_that_their_figures_were_made_with():
+    def limits(part):
+        settings = PARTS[part]
+        return settings.limits.tolerance, {
+            name: settings.limits.options(ROW[name], None)["max_iterations"] for name in settings.rows
+        }
+
+    tolerance, rich = limits("rich")
+    assert tolerance == 1e-4
+    assert {name for name, most in rich.items() if most == 150} == {"LBP from zero", "LBP from piecewise"}
+    assert {name for name, most in rich.items() if most == 500} == {
+        name for name in rich if name.startswith(("CCCP", "convex"))
+    }
+    assert rich["TRW"] == 20
+    assert sorted(rich.values()).count(1500) == len(rich) - 10  # what is left
+    assert limits("own") == (1e-3, {
+        "piecewise": 300, "CAMEL(0)": 300, "LBP from zero": 30, "CCCP": 250, "CCCP (empirical)": 250,
+        "CCCP, followed": 300, "CCCP, steps chosen": 1000, "convex": 100,
+    })  # fmt: skip
 
 
 def test_a_limit_in_seconds_is_told(quick_folder):
