@@ -219,6 +219,9 @@ def without_waiting(app, document):
     for output in list(document.findall(nodes.literal_block)):
         if "stderr" in output["classes"] and re.fullmatch(r"bactrian: compiling [^\n]*\s*", output.astext()):
             output.parent.remove(output)
+    for cell in list(document.findall(nodes.container)):
+        if "cell_output" in cell["classes"] and not cell.children:
+            cell.parent.remove(cell)
 
 
 def setup(app):

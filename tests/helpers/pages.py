@@ -20,6 +20,7 @@ from bactrian.runs.comparison import (
     Training,
     reliability,
 )
+from bactrian.text import Score
 
 VOID = {"meta", "link", "img", "input", "br", "hr"}
 METRICS = (Metric("accuracy", "accuracy", ".1%", True, "share right"), Metric("loss", "log loss", ".2f", False))
@@ -92,6 +93,7 @@ def made_up(seed=0):
     pictures = tuple(Picture(rng.integers(256, size=(4, 5, 3), dtype=np.uint8), f"picture {k}") for k in range(2))
     confusion = Confusion(("a", NASTY), np.array([[8, 2], [0, 0]]))
     weights = (NamedWeight(f"word={NASTY}", NASTY, 2.5), NamedWeight("bias", "a", -1.25))
+    types = {name: Score(9, 8, 7).as_dict() for name in ("all together", NASTY)}
     sheets = (Sheet("sheet", "legend", (pictures,)), Sheet(NASTY, NASTY, (pictures[::-1],)))
     return Comparison(
         title=f"Title {NASTY}",
@@ -99,7 +101,17 @@ def made_up(seed=0):
         metrics=METRICS,
         entries=(
             Entry("baseline", "", {"accuracy": 0.5}),
-            Entry("good", NASTY, {"accuracy": 0.9, "loss": 0.2}, training, calibration, (table,), confusion, weights),
+            Entry(
+                "good",
+                NASTY,
+                {"accuracy": 0.9, "loss": 0.2},
+                training,
+                calibration,
+                (table,),
+                confusion,
+                weights,
+                types,
+            ),
             Entry("hasty", "stops", {"accuracy": 0.8, "loss": float("nan")}, stopped, calibration),
         ),
         facts={"noise": NASTY},

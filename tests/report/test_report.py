@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2 import Environment, PackageLoader
-from pages import LABELS, METRICS, NASTY, Page, made_up, tagged_text
+from pages import LABELS, METRICS, NASTY, Page, curve, made_up, tagged_text
 from PIL import Image
 from sklearn.metrics import confusion_matrix
 
@@ -42,6 +42,7 @@ from bactrian.runs.comparison import (
     Sheet,
     TaggedText,
     Tagging,
+    Training,
     reliability,
 )
 
@@ -148,8 +149,8 @@ def test_a_learner_has_one_number_throughout():
     """One switch hides its row, its lines, its heat maps and its column of pictures."""
     page = Page(render_report(made_up()))
     assert [name for name in page.ids if name.startswith("show-")] == ["show-0", "show-1", "show-2"]
-    # row, 6 + 1 charts, 2 keys, bars, ECE, panel of tables, of confusions, of weights, 2 sheets: a picture
-    assert page.classes.count("learner-1") == 1 + 7 + 2 + 1 + 1 + 3 + 2
+    # row, 6 + 1 charts, 2 keys, bars, ECE, panel of types, of tables, of confusions, of weights, 2 sheets: a picture
+    assert page.classes.count("learner-1") == 1 + 7 + 2 + 1 + 1 + 4 + 2
     assert page.classes.count("learner-0") == 1
 
 
@@ -184,6 +185,8 @@ def test_tables_and_notes():
     sections = (TableSection("Table", ("learner", "F1", "paper"), rows, note=NASTY), NoteSection("Note", (NASTY, "b")))
     text = render_report(Report("Page", sections))
     assert "<td class=number>83.05</td>" in text
+    heads = '<th scope="col">learner</th><th scope="col" class=number>F1</th><th scope="col" class=number>paper</th>'
+    assert heads in text
     assert "<td class=number>–</td>" in text
     assert text_of(Page(text)).count(NASTY) == 2
     rows = (("piecewise", "6.4e-01"), ("lbp", "82.6 (2.6)"), ("exact", "0.001, 0.01"), ("cccp", "time limit"))
@@ -194,6 +197,14 @@ def test_tables_and_notes():
     assert "<td>time limit</td>" in text
     with pytest.raises(ValueError, match=r"rows\[1\] must have one cell per column: expected 2, found 1"):
         TableSection("x", ("a", "b"), (("a", 1.0), ("b",)))
+
+
+def test_a_chart_without_a_point_is_left_out():
+    exact = dataclasses.replace(curve(7, np.random.default_rng(0)), violation=np.full(7, 1e-16))
+    training = Training("converged", True, 1.5, 1, 1e-16, 0.0, exact, exact)
+    text = render_report(Report("Page", (ByLearnerSection("curves", {"exact": training}),)))
+    assert text.count('aria-label="Moment gap') == 2
+    assert "Consistency violation" not in text
 
 
 def test_what_is_no_report_is_refused(tmp_path):

@@ -134,7 +134,9 @@ def _(section: content.TableSection, numbers: Numbering) -> dict[str, Any]:
         return (format(value, ".4g") if np.isfinite(value) else "–"), True
 
     rows = [[show(value) for value in row] for row in section.rows]
-    in_column = [{is_number for text, is_number in column if text} for column in zip(*rows, strict=True)]
+    in_column = [
+        {is_number for text, is_number in column if text not in ("", "–")} for column in zip(*rows, strict=True)
+    ]
     return {"rows": rows, "numbers": [kinds == {True} for kinds in in_column] or [False] * len(section.columns)}
 
 
