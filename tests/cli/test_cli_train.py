@@ -246,7 +246,7 @@ def test_labels_that_mark_no_entities(data, tmp_path, capsys):
         (["nothing.conll"], "no such file"),
         (["bad.conll"], "line 2: expected 2 columns (word, tag), found 3"),
         (["empty.conll"], "there are no tokens"),
-        (["untagged.conll"], "has no tags"),
+        (["untagged.conll"], "has no tags; a line holds one column; blanks or tabs stand between columns"),
         (["train.conll", "--pos"], "there is no column 'pos'; train with --columns that name it, or with --no-pos"),
         (["train.conll", "--method", "dromedary"], "bactrian: --method must be one of piecewise"),
         (

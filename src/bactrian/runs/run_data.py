@@ -109,9 +109,10 @@ def labelled_documents(paths: Sequence[str], settings: RunSettings) -> Iterator[
     for path in paths:
         for document in read_documents(Path(path), settings.input):
             if len(document) and document.tags is None:
-                raise ValueError(
-                    f"{path}: document {document.name!r} has no tags; one of the columns must be called tag"
-                )
+                told = "one of the columns must be called tag"
+                if not document.columns and settings.input.separator is None:
+                    told = "a line holds one column; blanks or tabs stand between columns, such as word and tag"
+                raise ValueError(f"{path}: document {document.name!r} has no tags; {told}")
             missing = extractor.missing_column(document) if len(document) else None
             if missing is not None:
                 without = ", or with --no-pos" if missing == "pos" else f"; it has word, {', '.join(document.columns)}"
