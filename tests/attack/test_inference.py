@@ -55,8 +55,6 @@ def _decoded(case, method, evidence, counts):
         return [f"refused a possible model: {refusal}"] if _possible(case) else []
     problems = []
     for m, result in enumerate(results if case.many else [results]):
-        found = judges.judge_decoding(
-            case.models[m], case.weights, case.evidence[m], case.scale, case.whole, method, result
-        )
+        found = judges.judge_decoding(case.models[m], case.weights, case.evidence[m], case.scale, method, result)
         problems += [f"model {m}: {problem}" for problem in found]
     return problems

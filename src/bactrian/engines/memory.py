@@ -322,17 +322,9 @@ class MemoryPart:
 
     @property
     def _passing(self) -> Passing:
-        data = self.data
-        return Passing(
-            data.layout,
-            self._plan,
-            self.tables,
-            self.numbers,
-            self.multipliers,
-            self.beliefs,
-            data.weights,
-            self.shares,
-        )
+        data, numbers = self.data, self.numbers
+        rest = self.multipliers, self.beliefs, data.weights, self.shares
+        return Passing(data.layout, self._plan, self.tables, numbers, *rest)
 
     def sweep_linearly(self, selected: Bools, limits: Limits, counts: Floats | None = None) -> None:
         """Sweeps of the selected instances for which linear space is safe, beliefs, counts and values.

@@ -54,12 +54,13 @@ def is_unbounded(dual: Dual, weights: Floats, leg: Floats) -> bool:
     free = np.broadcast_to(np.equal(dual.prior.precision, 0.0), weights.shape)
     empirical = dual.empirical[free]
     states = collect_states(_at(dual, weights), free, communicator)
-    if states is not None and is_inside(states, empirical, communicator):
+    first = communicator.rank == 0  # it decides for all: clocks differ
+    if anywhere(communicator, first and states is not None and _is_inside(states, empirical))[0]:
         return False
     if _path_recedes(dual, weights, np.where(free, leg, 0.0)):
         return True
     seconds = max(1.0, dual.context.deadline.at - time.perf_counter())
-    return states is not None and has_direction(states, empirical, communicator, seconds)
+    return anywhere(communicator, first and states is not None and _has_direction(states, empirical, seconds))[0]
 
 
 def _at(dual: Dual, weights: Floats) -> Iterable[Any]:
@@ -240,20 +241,6 @@ def _gathered(states: PossibleStates, communicator: Communicator) -> PossibleSta
     )
 
 
-def is_inside(states: PossibleStates, empirical: Floats, communicator: Communicator) -> bool:
-    """Whether beliefs close to the solution's match the moments exactly and agree, all of them positive."""
-    return anywhere(communicator, communicator.rank == 0 and _is_inside(states, empirical))[0]
-
-
-def has_direction(states: PossibleStates, empirical: Floats, communicator: Communicator, seconds: float) -> bool:
-    """Whether the linear program finds a direction of recession within so many seconds, checked."""
-    found = False
-    if communicator.rank == 0:  # for all: clocks differ
-        direction = _find_direction(states, empirical, seconds)
-        found = direction is not None and _holds(states, empirical, *direction)
-    return anywhere(communicator, found)[0]
-
-
 def _is_inside(states: PossibleStates, empirical: Floats) -> bool:
     belief = states.belief
     if not belief.size or belief.min() <= 0.0:
@@ -278,20 +265,20 @@ def _is_inside(states: PossibleStates, empirical: Floats) -> bool:
     return False
 
 
-def _find_direction(states: PossibleStates, empirical: Floats, seconds: float) -> tuple[Floats, Floats, Bools] | None:
-    """Weights and multipliers along which D does not rise and most states lose score; and states that do not count.
+def _has_direction(states: PossibleStates, empirical: Floats, seconds: float) -> bool:
+    """Whether the linear program finds weights and multipliers along which D does not rise and states lose score.
 
-    None where the linear program was not solved. States that cannot occur in consistent beliefs, because of states
-    that scores forbid, lose score along multipliers alone, and do not count.
+    States that cannot occur in consistent beliefs, because of states that scores forbid, lose score along multipliers
+    alone, and do not count.
     """
     lost = np.zeros(states.owner.size, dtype=bool)
     if states.constrained:
         alone = _solve(states, empirical, lost, seconds, fixed=True)
         if alone is None:
-            return None
+            return False
         lost = alone[2] > 0.5
     solved = _solve(states, empirical, lost, seconds, fixed=False)
-    return None if solved is None else (solved[0], solved[1], lost)
+    return solved is not None and _holds(states, empirical, *solved[:2], lost)
 
 
 def _solve(
