@@ -341,7 +341,7 @@ def test_what_is_in_the_cache_is_not_learned_again_unless_the_code_changes(quick
     again = run(quick_folder, quick=True, rows=FEW, cache=quick_folder / "one")
     assert figures(again) == figures(quick_table)
     assert again.rows == quick_table.rows  # times, too, are those of learning
-    monkeypatch.setattr(protocol, "_sources", lambda: "other code")
+    monkeypatch.setattr(protocol, "sources", lambda: "other code")
     with pytest.raises(AssertionError, match="learned again"):
         run(quick_folder, quick=True, rows=FEW, cache=quick_folder / "one")
 

@@ -159,7 +159,7 @@ def _run_split(
     ends = np.cumsum([len(score) for score in scored.test_scores])[:-1]
     for fold, with_prior in itertools.product(settings.folds, (False, True) if settings.priors else (False,)):
         learning = _Learning(number, scored, settings, fold, with_prior, say)
-        asked = [_sources(), *key, number, asdict(replace(settings, n_splits=1)), fold, with_prior]
+        asked = [sources(), *key, number, asdict(replace(settings, n_splits=1)), fold, with_prior]
         stored = dict(cache.get("rows", asked, learning.measured))
         said, chosen = json.loads(str(stored.pop("said")))
         cells += [
@@ -172,7 +172,7 @@ def _run_split(
 
 
 @functools.cache
-def _sources() -> str:
+def sources() -> str:
     """Checksum of the library's own code: figures of other code are not those of this."""
     digest = hashlib.sha256(version("numba").encode())
     root = Path(__file__).parents[2]
