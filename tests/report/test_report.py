@@ -16,6 +16,7 @@ from PIL import Image
 from sklearn.metrics import confusion_matrix
 
 from bactrian.atomic_files import write_atomically
+from bactrian.estimators.markov_random_field import MarkovRandomField
 from bactrian.report import (
     ByLearnerSection,
     GallerySection,
@@ -25,6 +26,7 @@ from bactrian.report import (
     Report,
     TableSection,
     TextSection,
+    field_report,
     render_report,
     report_of,
     write_report,
@@ -174,6 +176,20 @@ def test_several_comparisons_share_a_page():
     assert len([name for name in page.ids if name.startswith("show-")]) == 3
     with pytest.raises(ValueError, match="at least one"):
         report_of()
+
+
+def test_networks_of_many_edges_show_the_strongest():
+    n = 154
+    X = np.random.default_rng(0).integers(0, 2, (30, n))
+    X[:, 1] = X[:, 0]
+    field = MarkovRandomField([(v, v + 1) for v in range(n - 1)], prior_variance=1.0, cardinalities=2).fit(X)
+    report = field_report(field, "Chain", intervals=False)
+    network = report.sections[0]
+    assert network.note == "The 150 strongest of 153 edges."
+    assert len(network.lines) == 150
+    assert {"0", "1"} <= {name for name, *_ in network.nodes}
+    assert max(network.lines, key=lambda line: line[2])[-1].startswith("0, 1: ")
+    assert network.note in text_of(Page(render_report(report)))
 
 
 def test_same_comparison_gives_the_same_page():
