@@ -56,7 +56,8 @@ class MemoryBudgetError(ArgumentError):
 
     def __init__(self, width: int, needed: int, budget: int, what: str = "clique tables") -> None:
         found = f"width {width} and {what} of {_readable(needed)}; expected at most {_readable(budget)}"
-        advice = "raise the budget, observe more variables, or choose an approximate method such as 'rbp'"
+        enough = f" to {-(-needed // 2**30)}G" if needed < 2**50 else ""
+        advice = f"raise the budget{enough}, observe more variables, or choose an approximate method: 'auto' finds one"
         super().__init__("memory_budget", f": the best junction tree found has {found}: {advice}")
         self.width, self.needed, self.budget, self.what = width, needed, budget, what
 

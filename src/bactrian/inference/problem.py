@@ -8,7 +8,6 @@ it, so the forbidden states go into the tables of every cluster that contains th
 from __future__ import annotations
 
 import math
-import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -27,11 +26,7 @@ from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import LogLinearModel
 from bactrian.graphs.packed import InstanceBeliefs, PackedData, TableReader
 from bactrian.graphs.packing import pack, pack_models
-from bactrian.inference.result import (
-    InferenceCallback,
-    InferenceResult,
-    VariableMarginals,
-)
+from bactrian.inference.result import InferenceCallback, InferenceResult, VariableMarginals
 from bactrian.parallel.threads import Context, Deadline, Workers
 
 Evidence = Mapping[int, int]
@@ -49,10 +44,7 @@ def bytes_of(budget: float | str | None) -> int:
     True
     """
     if budget is None:
-        try:
-            return int(_USED * os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-        except (AttributeError, ValueError, OSError):
-            return _UNKNOWN
+        return int(_USED * _free_memory())
     if not isinstance(budget, str):
         check_number("memory_budget", budget, least=1)
         return int(budget)
@@ -64,6 +56,15 @@ def bytes_of(budget: float | str | None) -> int:
     if not 1 <= size < 2**63:
         raise ArgumentError("memory_budget", f"must be bytes such as '6G', '500MiB' or 1000000, found {budget!r}")
     return int(size)
+
+
+def _free_memory() -> float:
+    """Bytes that can be had without swapping: what files are kept in, for later, counts."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as told:
+            return next(1024.0 * int(line.split()[1]) for line in told if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, StopIteration):
+        return _UNKNOWN / _USED
 
 
 def packed(model: Any, evidence: Any) -> tuple[PackedData, list[Evidence]]:
@@ -129,24 +130,17 @@ def evidence_list(evidence: Any, n_models: int) -> Sequence[Any]:
     return evidence
 
 
-def checked_weights(weights: ArrayLike, n_weights: int) -> Floats:
-    """Finite weights of the right length, or an error."""
-    array = real_numbers(weights, "weights", n_weights)
-    if not np.isfinite(array).all():
-        raise ValueError(f"weights[{int(np.argmin(np.isfinite(array)))}] is NaN or infinite")
-    return array
-
-
-def checked_path(weights: ArrayLike, n_weights: int) -> Floats:
-    """Weights of a replay, (n_steps, n_weights) and finite, or an error."""
-    array = real_numbers(weights, "weights")
-    if array.ndim != 2 or array.shape[0] == 0 or array.shape[1] != n_weights:
+def checked_weights(weights: ArrayLike, n_weights: int, *, is_path: bool = False) -> Floats:
+    """Finite weights of the right length, for a replay (n_steps, n_weights) of them, or an error."""
+    array = real_numbers(weights, "weights", None if is_path else n_weights)
+    if is_path and (array.ndim != 2 or array.shape[0] == 0 or array.shape[1] != n_weights):
         raise ValueError(
             f"weights of a replay must have shape (n_steps, {n_weights}), one row per relinearisation (solution.path), "
             f"found {array.shape}"
         )
     if not np.isfinite(array).all():
-        raise ValueError("weights of a replay must be finite, found NaN or infinite ones")
+        place = ", ".join(map(str, np.argwhere(~np.isfinite(array))[0]))
+        raise ValueError(f"weights[{place}] is NaN or infinite")
     return array
 
 
@@ -287,17 +281,17 @@ def new_problem(
     check_free_states(model, options.memory_budget)
     many = not isinstance(model, LogLinearModel)
     data, seen = packed(model, evidence)
-    path = checked_path(weights, data.n_weights) if has_path else None
+    checked = checked_weights(weights, data.n_weights, is_path=has_path)
     return Problem(
         data=data,
-        weights=checked_weights(weights, data.n_weights) if path is None else path[0],
+        weights=checked[0] if has_path else checked,
         evidence=seen,
         bias=hub_bias(data, seen),
         many=many,
         context=Context(Workers(n_threads), deadline),
         options=replace(options, start=starting_results(options.start, many, data.layout.n_instances)),
         began=began,
-        path=path,
+        path=checked if has_path else None,
     )
 
 
@@ -308,18 +302,18 @@ def condition_tables(model: LogLinearModel, evidence: Evidence) -> LogLinearMode
         return model
     base = list(model.base_scores)
     for i, scope in enumerate(graph.clusters):
-        seen = [(axis, evidence[v]) for axis, v in enumerate(scope) if v in evidence]
-        if not seen:
+        if evidence.keys().isdisjoint(scope):
             continue
-        shape = graph.shape(scope)
-        forbidden = np.full(shape, -np.inf)
-        index: list[int | slice] = [slice(None)] * len(scope)
-        for axis, state in seen:
-            index[axis] = state
-        forbidden[tuple(index)] = 0.0
-        given = base[i]
-        base[i] = forbidden.ravel() if given is None else given + forbidden.ravel()
+        forbidden, given = _forbidden(graph.shape(scope), scope, evidence), base[i]
+        base[i] = forbidden if given is None else given + forbidden
     return model.with_base_scores(base)
+
+
+def _forbidden(shape: Any, scope: Sequence[int], seen: Evidence) -> Floats:
+    """(states,) 0, or -inf for states of a table that disagree with what was seen."""
+    found = np.full(shape, -np.inf)
+    found[tuple(seen.get(v, slice(None)) for v in scope)] = 0.0
+    return found.ravel()
 
 
 def hub_bias(data: PackedData, evidence: Sequence[Evidence]) -> Floats:
@@ -330,18 +324,14 @@ def hub_bias(data: PackedData, evidence: Sequence[Evidence]) -> Floats:
         if not seen:
             continue
         first = int(layout.instance_hubs[m])
-        if data.is_bethe(m):
-            for v, state in seen.items():
-                start, stop = layout.hub_offset[first + v : first + v + 2].tolist()
-                bias[start : start + state] = bias[start + state + 1 : stop] = -np.inf
-            continue
-        cardinalities, _, hub_scopes = data.structure.scopes(m)
-        for h, scope in enumerate(hub_scopes):
-            if any(v in seen for v in scope):
-                states = np.indices([int(cardinalities[v]) for v in scope]).reshape(len(scope), -1)
-                agrees = np.all([states[a] == seen[v] for a, v in enumerate(scope) if v in seen], axis=0)
-                start = int(layout.hub_offset[first + h])
-                bias[start : start + agrees.size][~agrees] = -np.inf
+        cardinalities = data.structure.cardinalities[data.structure.instance_variables[m] :]
+        scopes: list[tuple[int, Sequence[int]]] = [(first + v, (v,)) for v in seen]
+        if not data.is_bethe(m):
+            scopes = [(first + h, scope) for h, scope in enumerate(data.structure.scopes(m)[2])]
+        for hub, scope in scopes:
+            if not seen.keys().isdisjoint(scope):
+                start, stop = layout.hub_offset[hub : hub + 2]
+                bias[start:stop] = _forbidden(cardinalities[list(scope)], scope, seen)
     return bias
 
 
