@@ -20,6 +20,7 @@ from math import prod
 from bactrian.graphs.elimination import JunctionTree
 from bactrian.graphs.graph import Scope
 from bactrian.graphs.junction import FactorTree
+from bactrian.parallel.threads import Deadline
 
 
 def elimination_order(tree: JunctionTree) -> list[int]:
@@ -47,12 +48,13 @@ class JoinGraph:
 
 
 def join_graph(
-    sizes: Sequence[int], scopes: Sequence[Scope], n_tables: int, tree: JunctionTree, limit: int
-) -> JoinGraph:
+    sizes: Sequence[int], scopes: Sequence[Scope], n_tables: int, tree: JunctionTree, limit: int,
+    deadline: Deadline | None = None,
+) -> JoinGraph | None:  # fmt: skip
     """Clusters of at most ``limit`` states, or those of a single scope, along the order of a junction tree.
 
     ``scopes``, of which ``n_tables`` are tables, are those of which ``tree`` is the junction tree; variables that it
-    lacks are observed.
+    lacks are observed. None where time is up before all are there.
     """
     order = elimination_order(tree)
     position = {v: t for t, v in enumerate(order)}
@@ -66,6 +68,8 @@ def join_graph(
     split: list[tuple[int, int, int]] = []
     assignment = [-1] * len(scopes)
     for v in order:
+        if deadline is not None and deadline.has_passed:
+            return None
         items = sorted(waiting[position[v]], key=lambda item: (-_states(item[0], sizes), sorted(item[0])))
         buckets: list[tuple[frozenset[int], list[tuple[frozenset[int], int, int]]]] = []
         for item in items or [(frozenset((v,)), -1, -1)]:

@@ -8,6 +8,7 @@ Statistics in Medicine 16(7), 1997.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -78,7 +79,9 @@ def _estimate(log_partitions: Floats) -> _Estimate:
     return _Estimate(middle, float(max(low, middle - np.log(40.0))), float(high))
 
 
-def annealing(problem: Problem, *, n_samples: int = 1024, width: float = 0.4) -> list[InferenceResult]:
+def annealing(
+    problem: Problem, *, n_samples: int = 1024, width: float = 0.4, chosen: Sequence[int] | None = None
+) -> list[InferenceResult]:
     """Annealed importance sampling.
 
     Particles start as independent variables, at marginals near those of ``"convex"``, and blocked Gibbs sampling leads
@@ -95,10 +98,12 @@ def annealing(problem: Problem, *, n_samples: int = 1024, width: float = 0.4) ->
         Number of particles, of all populations together.
     width : float
         Width of the 95 % interval of log Z at which a model is done, and ``converged``.
+    chosen : sequence of int, optional
+        Instances that are wanted; all by default. There is a result for each of these.
     """
     scores = factor_scores(problem.data, problem.weights, problem.evidence, problem.workers)
     run = _Run(problem, scores, max(4, -(-n_samples // _POPULATIONS)))
-    fields = [run.lead(m, width) for m in range(scores.layout.n_instances)]
+    fields = {m: run.lead(m, width) for m in (range(scores.layout.n_instances) if chosen is None else chosen)}
     reader = CountTables(scores.layout, _normalised(scores, run.mean), run.cluster_start, run.clusters)
     tables = FactorTables(problem.data, scores.data, reader)
     return [
@@ -107,9 +112,9 @@ def annealing(problem: Problem, *, n_samples: int = 1024, width: float = 0.4) ->
             clusters=InstanceBeliefs(problem.data, tables, m),
             method="annealing",
             seconds=problem.seconds,
-            **fields[m],
+            **own,
         )
-        for m in range(scores.layout.n_instances)
+        for m, own in fields.items()
     ]
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,8 +39,10 @@ _HARD = 0.25
 _DAMPING = 0.5
 #: Seconds that exact inference may take before something else is tried first, and between looks at the callback.
 _AT_ONCE, _LOOK = 2.0, 0.1
-#: States of the clusters of join graphs, in turn, rounds for which there should be time, and the most of them.
+#: States of the clusters of join graphs, in turn, rounds that the first is expected to take, and the most of any.
 _LIMITS, _ROUNDS, _MOST_ROUNDS = (1, 2**8, 2**12, 2**16, 2**18, 2**20, 2**22, 2**24), 30, 200
+#: Particles of annealing: so many as there should be time for, by the links of a model, within these bounds.
+_MOST_MOVES, _LEAST_SAMPLES, _MOST_SAMPLES = 2**23, 64, 1024
 
 
 def auto(problem: Problem) -> list[InferenceResult]:
@@ -69,50 +72,46 @@ class _Search:
             if None in self._best:
                 raise
             self._stopped = "interrupted"
-        found = [self._finished(m, result) for m, result in enumerate(self._best) if result is not None]
-        assert len(found) == len(self._best)
-        return found
+        return [self._finished(m, result) for m, result in enumerate(self._best) if result is not None]
 
     def _try_all(self) -> None:
-        left = self._left()
+        left, within, spent = self._left, dict[int, Elimination](), 0.0
         planned = Deadline(_PLANNED * left)
         found, refused = eliminations(self._inner, late=lambda: planned.has_passed)
-        predicted = {m: _PER_ENTRY * found[m].entries for m in found}
-        within: dict[int, Elimination] = {}
-        total = 0.0
-        for m in sorted(found, key=predicted.__getitem__):
-            total += predicted[m]
-            if total <= _PREDICTED * left:
+        for m in sorted(found, key=lambda m: found[m].entries):
+            predicted = _PER_ENTRY * found[m].entries
+            if spent + predicted <= _PREDICTED * left:
+                spent += predicted
                 within[m] = found[m]
             else:
-                self._told[m].append(f"exact inference would take about {predicted[m]:.2g} s")
+                self._told[m].append(f"exact inference would take about {predicted:.3g} s")
         for m, error in refused.items():
             needed = f"{error.needed / 2**30:.3g}" if error.needed < 2**53 else "far too many"
             self._told[m].append(f"exact inference needs {needed} GiB for {error.what}")
-        total = sum(predicted[m] for m in within)
-        if total <= _AT_ONCE and len(within) == len(found) + len(refused):
+        if spent <= _AT_ONCE and len(within) == len(found) + len(refused):
             self._take(solve(self._inner, within, self._problem.deadline.late), "exact inference")
         if None not in self._best:
             return
-        self._take(self._for(_FIRST * self._left(), lambda p: propagate(p, "rbp", "residual")), "belief propagation")
+        self._take(self._for(_FIRST * self._left, lambda p: propagate(p, "rbp", "residual")), "belief propagation")
         self._take(self._watched(within), "exact inference")
         rest = [m for m, result in enumerate(self._best) if result is None or result.bound != "exact"]
         for n, m in enumerate(rest):
             tree = refused[m].tree if m in refused else found[m].uncut if m in found else None
             if tree is not None:
-                share = (1.0 - _SAMPLED) * self._left() / (len(rest) - n)
-                self._refine(m, tree, Deadline(share))
-        if rest and not self._over() and not self._is_hard():
+                self._refine(m, tree, Deadline((1.0 - _SAMPLED * self._is_soft) * self._left / (len(rest) - n)))
+        if rest and self._is_soft and not self._over():
             self._bracket(rest)
 
+    @property
     def _left(self) -> float:
         left = self._problem.deadline.left
         return 1e3 if left is None else left
 
-    def _is_hard(self) -> bool:
-        """Whether many joint states are forbidden, among which samples do not move."""
+    @cached_property
+    def _is_soft(self) -> bool:
+        """Whether few joint states are forbidden; samples do not move among many."""
         messages = self._problem.messages(carve(self._problem.data, "bethe").whole)
-        return float(np.mean(messages.tables.log_entries == -np.inf)) > _HARD
+        return float(np.mean(messages.tables.log_entries == -np.inf)) <= _HARD
 
     def _over(self) -> bool:
         return bool(self._stopped) or self._problem.deadline.has_passed
@@ -139,15 +138,14 @@ class _Search:
             work = pool.submit(solve, self._inner, within, late)
             try:
                 while not wait([work], _LOOK).done and not self._over():
-                    n = sum(result is not None for result in self._best)
-                    told = InferenceProgress("exact", 0, np.inf, 0, len(self._best), self._problem.seconds)
-                    self._tell(replace(told, n_models=max(n, len(self._best))))
+                    n = sum(result is not None and result.converged for result in self._best)
+                    self._tell(InferenceProgress("exact", 0, np.inf, n, len(self._best), self._problem.seconds))
             finally:
                 late[0] |= not work.done()
             found = work.result()
         for m in within:
             if found[m] is None:
-                self._told[m].append(f"exact inference gave up after {self._problem.seconds - beginning:.2g} s")
+                self._told[m].append(f"exact inference gave up after {self._problem.seconds - beginning:.3g} s")
         return found
 
     def _take(self, results: Sequence[InferenceResult | None], what: str) -> None:
@@ -159,32 +157,38 @@ class _Search:
                 continue
             ended = "" if new.bound == "exact" else ", converged" if new.converged else f", {new.status}"
             better = old is None or new.bound == "exact" or _rank(new) <= _rank(old)
-            self._told[m].append(f"{what} ({spent:.2g} s{ended}){'' if better else ', which was no better'}")
+            self._told[m].append(f"{what} ({spent:.3g} s{ended}){'' if better else ', which was no better'}")
             if better:
                 self._best[m] = new
 
     def _refine(self, m: int, tree: JunctionTree, deadline: Deadline) -> None:
-        """Join graphs of growing clusters."""
+        """Join graphs of growing clusters, while there is time for another by what those before took."""
         cardinalities, tables, hubs = self._problem.data.structure.scopes(m)
-        scopes, entries = [*tables, *hubs], 0
+        scopes, before, after = [*tables, *hubs], 0, _ROUNDS * _PER_ENTRY
         for limit in _LIMITS:
-            joined = join_graph(cardinalities.tolist(), scopes, len(tables), tree, limit)
-            before, entries = entries, joined.factors.tree.table_entries
-            seconds, needed = deadline.left or 0.0, 8 * joined.factors.tree.message_entries
-            if self._over() or (needed > self._problem.options.memory_budget and before):
+            planned = Deadline(_PLANNED * (deadline.left or 0.0))
+            joined = join_graph(cardinalities.tolist(), scopes, len(tables), tree, limit, planned)
+            if joined is None or self._over():
                 return
-            if entries == before or (_ROUNDS * _PER_ENTRY * entries > seconds and before):
+            entries, left = joined.factors.tree.table_entries, deadline.left or 0.0
+            needed = 8 * joined.factors.tree.message_entries
+            if before and (needed > self._problem.options.memory_budget or after * entries > left):
+                return
+            if entries == before:
                 continue
-            found = self._for(seconds, lambda p, j=joined: [on_join_graph(p, m, j, self._tell)])  # type: ignore[misc]
+            found = self._for(left, lambda p, j=joined: [on_join_graph(p, m, j, self._tell)])  # type: ignore[misc]
             results: list[InferenceResult | None] = [None] * len(self._best)
             results[m] = found[0]
             self._take(results, f"a join graph of clusters of up to {limit} states")
+            before, after = entries, (left - (deadline.left or 0.0)) / entries
 
     def _bracket(self, rest: list[int]) -> None:
         """An interval of log Z, and its estimate where that is narrow."""
-        sampled = self._for(self._left(), annealing)
-        for m in rest:
-            best, other = self._best[m], sampled[m]
+        links = np.diff(self._problem.data.layout.hub_links[self._problem.data.layout.instance_hubs])[rest].max()
+        n = int(np.clip(_MOST_MOVES / links, _LEAST_SAMPLES, _MOST_SAMPLES))
+        sampled = self._for(self._left, lambda p: annealing(p, n_samples=n, chosen=rest))
+        for m, other in zip(rest, sampled, strict=True):
+            best = self._best[m]
             if best is None or other.interval is None:
                 continue
             width = other.interval[1] - other.interval[0]
