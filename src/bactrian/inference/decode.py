@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, Unpack, overload
 
@@ -26,7 +26,14 @@ from bactrian.inference.maximum import (
     decode_max_product,
     score_assignments,
 )
-from bactrian.inference.problem import bytes_of, check_free_states, checked_weights, contradiction, packed
+from bactrian.inference.problem import (
+    Evidence,
+    bytes_of,
+    check_free_states,
+    checked_weights,
+    contradiction,
+    packed,
+)
 from bactrian.inference.result import InferenceCallback, InferenceProgress, InferenceResult
 from bactrian.parallel.threads import Deadline, Workers
 from bactrian.solvers.solution import ConvergenceWarning
@@ -91,44 +98,24 @@ _NUMBERS = {
 
 @overload
 def decode(
-    model: LogLinearModel,
-    weights: ArrayLike,
-    method: str = ...,
-    evidence: Mapping[int, int] | None = ...,
-    *,
-    return_result: Literal[False] = ...,
-    **options: Unpack[_DecodingOptions],
-) -> Ints: ...
+    model: LogLinearModel, weights: ArrayLike, method: str = ..., evidence: Evidence | None = ..., *,
+    return_result: Literal[False] = ..., **options: Unpack[_DecodingOptions],
+) -> Ints: ...  # fmt: skip
 @overload
 def decode(
-    model: LogLinearModel,
-    weights: ArrayLike,
-    method: str = ...,
-    evidence: Mapping[int, int] | None = ...,
-    *,
-    return_result: Literal[True],
-    **options: Unpack[_DecodingOptions],
-) -> Decoding: ...
+    model: LogLinearModel, weights: ArrayLike, method: str = ..., evidence: Evidence | None = ..., *,
+    return_result: Literal[True], **options: Unpack[_DecodingOptions],
+) -> Decoding: ...  # fmt: skip
 @overload
 def decode(
-    model: Models,
-    weights: ArrayLike,
-    method: str = ...,
-    evidence: Sequence[Mapping[int, int] | None] | None = ...,
-    *,
-    return_result: Literal[False] = ...,
-    **options: Unpack[_DecodingOptions],
-) -> list[Ints]: ...
+    model: Models, weights: ArrayLike, method: str = ..., evidence: Sequence[Evidence | None] | None = ..., *,
+    return_result: Literal[False] = ..., **options: Unpack[_DecodingOptions],
+) -> list[Ints]: ...  # fmt: skip
 @overload
 def decode(
-    model: Models,
-    weights: ArrayLike,
-    method: str = ...,
-    evidence: Sequence[Mapping[int, int] | None] | None = ...,
-    *,
-    return_result: Literal[True],
-    **options: Unpack[_DecodingOptions],
-) -> list[Decoding]: ...
+    model: Models, weights: ArrayLike, method: str = ..., evidence: Sequence[Evidence | None] | None = ..., *,
+    return_result: Literal[True], **options: Unpack[_DecodingOptions],
+) -> list[Decoding]: ...  # fmt: skip
 def decode(
     model: LogLinearModel | Models,
     weights: ArrayLike,

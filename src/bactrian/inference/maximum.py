@@ -29,9 +29,8 @@ from bactrian.engines.numba.decoding import (
     dual_instances,
     max_product_instances,
 )
-from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.neighbourhoods import new_part, search_neighbourhoods
-from bactrian.engines.numba.orders import Blocks, build_blocks
+from bactrian.engines.numba.orders import build_blocks
 from bactrian.engines.numba.tables import Limits
 from bactrian.graphs.elimination import MemoryBudgetError
 from bactrian.graphs.graph import strides
@@ -51,8 +50,8 @@ TIE = 1e-9
 _RESCUE_BUDGET = 2**28
 #: Sweeps of max-product after a dual that is not tight.
 _SECOND_SWEEPS = 200
-#: Bytes of clique tables that are worth a second of the time that is left.
-_BYTES_PER_SECOND = 4e7
+#: Bytes of clique tables that are worth a second of the time that is left, and the part of it for planning them.
+_BYTES_PER_SECOND, _PLANNED = 4e7, 0.15
 #: Local search: log2 of the entries of a table at first and later, variables that are looked at together, and
 #: neighbourhoods in a row that find nothing better before they grow.
 _NARROW, _WIDE, _LARGEST_PART, _PATIENCE = 6, 18, 2048, 10
@@ -83,32 +82,20 @@ def decode_exactly(scores: FactorScores, workers: Workers, memory_budget: int) -
 
 
 def decode_max_product(
-    scores: FactorScores,
-    workers: Workers,
-    *,
-    tolerance: float,
-    max_iterations: int,
-    damping: float,
-    memory_budget: int,
-    late: Bools | None = None,
-) -> Assignments:
+    scores: FactorScores, workers: Workers, *, tolerance: float, max_iterations: int, damping: float,
+    memory_budget: int, late: Bools,
+) -> Assignments:  # fmt: skip
     """Max-product on loops (Wainwright, Jaakkola & Willsky, Statistics and Computing 14, 2004), exact on forests.
 
     Messages are passed sequentially with damping and rounded to an assignment by conditioning, one variable after the
     other, and climbing.
     """
-    run = _max_product(scores, tolerance, max_iterations, damping, late)
-    return _decode_loopy(scores, workers, run, memory_budget)
+    limits = Limits(tolerance, max_iterations, damping=damping)
+    return _decode_loopy(scores, workers, _sweeps(max_product_instances, scores, limits, late), memory_budget)
 
 
 def decode_dual(
-    scores: FactorScores,
-    workers: Workers,
-    *,
-    tolerance: float,
-    max_iterations: int,
-    memory_budget: int,
-    late: Bools | None = None,
+    scores: FactorScores, workers: Workers, *, tolerance: float, max_iterations: int, memory_budget: int, late: Bools
 ) -> Assignments:
     """Sequential reweighted message passing: TRW-S (Kolmogorov, PAMI 28(10), 2006) carried over to larger clusters.
 
@@ -116,12 +103,12 @@ def decode_dual(
     never rises. Clusters of three or more variables follow Kolmogorov, PAMI 37(5), 2015. Forests are decoded exactly.
     Where no assignment meets the bound, max-product looks for a better one.
     """
-    run = _dual(scores, tolerance, max_iterations, late)
+    run = _sweeps(dual_instances, scores, Limits(tolerance, max_iterations), late)
     found = _decode_loopy(scores, workers, run, memory_budget)
     unsettled = ~certified(found) & (found.bound > -np.inf)
     if unsettled.any():
-        second = _max_product(scores, 1e-6, min(max_iterations, _SECOND_SWEEPS), 0.3, late)
-        _follow(scores, found, second, unsettled, workers)
+        limits = Limits(1e-6, min(max_iterations, _SECOND_SWEEPS), damping=0.3)
+        _follow(scores, found, _sweeps(max_product_instances, scores, limits, late), unsettled, workers)
     return found
 
 
@@ -137,32 +124,26 @@ def _follow(scores: FactorScores, found: Assignments, run: DecodeBlock, active: 
 
 
 def decode_auto(
-    scores: FactorScores,
-    workers: Workers,
-    deadline: Deadline,
-    *,
-    max_iterations: int,
-    memory_budget: int,
+    scores: FactorScores, workers: Workers, deadline: Deadline, *, max_iterations: int, memory_budget: int,
     tell: Callable[[Assignments, int], object],
-) -> Assignments:
+) -> Assignments:  # fmt: skip
     """Exact where a junction tree fits and is worth its time, else the dual, max-product and local search till the end.
 
     ``tell`` is told of the assignments found so far, and says whether to stop; so does an interrupt.
     """
-    found = _decode_forests(scores, workers)
-    active = ~scores.layout.instance_is_tree
-    found.bound[active], found.converged[active], found.iterations[active] = np.inf, False, 0
+    found, active = _unsolved(scores, workers)
     left = deadline.left
     affordable = memory_budget if left is None else min(memory_budget, int(_BYTES_PER_SECOND * left))
     try:
         if active.any():
-            _try_cliques(scores, found, active, workers, affordable)
+            planned = Deadline(None if left is None else _PLANNED * left)
+            _try_cliques(scores, found, active, workers, affordable, late=lambda: planned.has_passed)
         active &= ~found.converged
-        for share, method in ((0.1, _dual), (0.15, _max_product)):
+        for share, kernel, damping in ((0.1, dual_instances, 0.0), (0.15, max_product_instances, 0.3)):
             if active.any():
                 with Deadline(None if deadline.left is None else share * deadline.left) as own:
-                    run = method(scores, 1e-7, max_iterations, late=own.late)
-                    _follow(scores, found, run, active, workers)
+                    limits = Limits(1e-7, max_iterations, damping=damping)
+                    _follow(scores, found, _sweeps(kernel, scores, limits, own.late), active, workers)
                 active &= ~certified(found) & (found.bound > -np.inf)
         if active.any() and find_spec("pytoulbar2") is not None:
             for m in np.flatnonzero(active).tolist():
@@ -350,8 +331,10 @@ def find_allowed(
 
     Raises the error for contradictory evidence where there is proof that an instance has none.
     """
-    run = _max_product(scores, tolerance=1e-6, max_iterations=100, damping=0.3)
-    found = _decode_loopy(scores, workers, run, _RESCUE_BUDGET)
+    found = decode_max_product(
+        scores, workers, tolerance=1e-6, max_iterations=100, damping=0.3, memory_budget=_RESCUE_BUDGET,
+        late=np.zeros(1, dtype=np.bool_),
+    )  # fmt: skip
     for m in np.flatnonzero(found.bound == -np.inf):
         raise contradiction(int(m), many, evidence)
     return found
@@ -387,6 +370,13 @@ def _decode_forests(scores: FactorScores, workers: Workers) -> Assignments:
     return Assignments(states, score, score.copy(), np.ones(n, dtype=np.bool_), np.full(n, 2))
 
 
+def _unsolved(scores: FactorScores, workers: Workers) -> tuple[Assignments, Bools]:
+    """Forests decoded, and (M,) the other instances, of which nothing is known yet."""
+    found, active = _decode_forests(scores, workers), ~scores.layout.instance_is_tree
+    found.bound[active], found.converged[active], found.iterations[active] = np.inf, False, 0
+    return found, active
+
+
 @dataclass(frozen=True)
 class _InstancePlan:
     """The junction tree of one instance without the variables that have a single allowed state."""
@@ -397,14 +387,14 @@ class _InstancePlan:
 
 
 def _plan_cliques(
-    scores: FactorScores, instances: Ints, memory_budget: int, *, where_they_fit: bool = False
+    scores: FactorScores, instances: Ints, memory_budget: int, *, where_they_fit: bool = False, **options: Any
 ) -> list[_InstancePlan]:
     """Junction trees of some instances, MemoryBudgetError for the first that does not fit, or of those that do.
 
     Evidence leaves a variable one state, as does a cardinality of 1: such variables are in no clique.
     """
     layout = scores.layout
-    planner = TreePlanner(scores.data, memory_budget)
+    planner = TreePlanner(scores.data, memory_budget, **options)
     plans = []
     for m in instances.tolist():
         fixed = {}
@@ -500,14 +490,9 @@ def _decode_cliques(scores: FactorScores, plans: Sequence[_InstancePlan], found:
 
 def _decode_loopy(scores: FactorScores, workers: Workers, run: DecodeBlock, memory_budget: int) -> Assignments:
     """Forests exactly, the other instances by ``run``; junction trees where those were given or nothing else helps."""
-    layout = scores.layout
-    found = _decode_forests(scores, workers)
-    if layout.instance_is_tree.all():
+    found, active = _unsolved(scores, workers)
+    if not active.any():
         return found
-    active = ~layout.instance_is_tree
-    found.bound[active] = np.inf
-    found.converged[active] = False
-    found.iterations[active] = 0
     _try_cliques(scores, found, active & scores.cluster_trees, workers, memory_budget)
     active &= ~found.converged
     workers.run(lambda _, first, last: run(found, active, first, last), scores.data.blocks)
@@ -518,37 +503,24 @@ def _decode_loopy(scores: FactorScores, workers: Workers, run: DecodeBlock, memo
     return found
 
 
-def _try_cliques(scores: FactorScores, found: Assignments, chosen: Bools, workers: Workers, memory_budget: int) -> None:
-    """Decode the chosen instances by junction trees where those fit in the budget."""
-    plans = _plan_cliques(scores, np.flatnonzero(chosen), memory_budget, where_they_fit=True)
+def _try_cliques(
+    scores: FactorScores, found: Assignments, chosen: Bools, workers: Workers, memory_budget: int, **options: Any
+) -> None:
+    """Decode the chosen instances by junction trees where those fit in the budget; ``options`` of planning."""
+    plans = _plan_cliques(scores, np.flatnonzero(chosen), memory_budget, where_they_fit=True, **options)
     for group in _grouped(plans, memory_budget):
         _decode_cliques(scores, group, found, workers)
 
 
-def _search_parts(scores: FactorScores) -> tuple[Layout, ScoreArrays, Blocks, Floats]:
-    """The first fields of a search, with multipliers at 0."""
-    layout = scores.layout
-    return layout, scores.arrays, build_blocks(layout, scores.hubs, _LARGEST_PAIR), np.zeros(layout.n_link_states)
-
-
-def _max_product(
-    scores: FactorScores, tolerance: float, max_iterations: int, damping: float = 0.3, late: Bools | None = None
+def _sweeps(
+    kernel: Callable[[Search, Limits, int, int], None], scores: FactorScores, limits: Limits, late: Bools
 ) -> DecodeBlock:
-    limits, parts = Limits(tolerance, max_iterations, damping=damping), _search_parts(scores)
-    late = np.zeros(1, dtype=np.bool_) if late is None else late
+    """Decoding by sweeps of messages, all at 0 at first, within ``limits``."""
+    layout = scores.layout
+    blocks, messages = build_blocks(layout, scores.hubs, _LARGEST_PAIR), np.zeros(layout.n_link_states)
 
     def run(found: Assignments, active: Bools, first: int, last: int) -> None:
-        max_product_instances(Search(*parts, found, active, late), limits, first, last)
-
-    return run
-
-
-def _dual(scores: FactorScores, tolerance: float, max_iterations: int, late: Bools | None = None) -> DecodeBlock:
-    limits, parts = Limits(tolerance, max_iterations), _search_parts(scores)
-    late = np.zeros(1, dtype=np.bool_) if late is None else late
-
-    def run(found: Assignments, active: Bools, first: int, last: int) -> None:
-        dual_instances(Search(*parts, found, active, late), limits, first, last)
+        kernel(Search(layout, scores.arrays, blocks, messages, found, active, late), limits, first, last)
 
     return run
 
