@@ -36,9 +36,15 @@ from bactrian.graphs.packed import PackedData, TableReader, instance_of
 from bactrian.graphs.packing import require_bethe
 from bactrian.graphs.triplets import find_triplets, tighten
 from bactrian.inference.problem import Problem, contradiction
-from bactrian.inference.propagation import BeliefReader, collect, sequential
+from bactrian.inference.propagation import (
+    BeliefReader,
+    check_contradictions,
+    collect,
+    new_progress,
+    report,
+    sequential,
+)
 from bactrian.inference.result import InferenceResult
-from bactrian.inference.rounds import check_contradictions, new_progress, report
 
 #: Inner solves stop at this part of the last outer change, or after this many sweeps.
 _INNER_PART, _INNER_SWEEPS = 0.05, 400

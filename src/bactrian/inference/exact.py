@@ -25,9 +25,8 @@ from bactrian.graphs.junction import FactorTree, TreePlanner
 from bactrian.graphs.packed import TableReader, instance_of
 from bactrian.graphs.ragged import pointer
 from bactrian.inference.problem import Evidence, Problem, contradiction
-from bactrian.inference.propagation import BeliefReader, sequential
+from bactrian.inference.propagation import BeliefReader, check_contradictions, new_progress, sequential
 from bactrian.inference.result import InferenceResult
-from bactrian.inference.rounds import check_contradictions, new_progress
 
 #: Most entries of a pool: this number, or this fraction of its clique's, unless a single factor has more.
 _SMALL_POOL, _POOL_PART = 256, 512
