@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import pairwise
@@ -73,11 +73,8 @@ def decode_exactly(scores: FactorScores, workers: Workers, memory_budget: int) -
 
     Raises :class:`~bactrian.graphs.elimination.MemoryBudgetError` where a junction tree would not fit.
     """
-    loopy = np.flatnonzero(~scores.layout.instance_is_tree)
-    plans = _plan_cliques(scores, loopy, memory_budget)
-    found = _decode_forests(scores, workers)
-    for group in _grouped(plans, memory_budget):
-        _decode_cliques(scores, group, found, workers)
+    found, active = _unsolved(scores, workers)
+    _try_cliques(scores, found, active, workers, memory_budget, where_they_fit=False)
     return found
 
 
@@ -150,7 +147,8 @@ def decode_auto(
                 _ask_toulbar2(scores, found, m, 60.0 if deadline.left is None else 0.25 * deadline.left / active.sum())
             active &= ~certified(found)
         if active.any():
-            _search(scores, found, active, deadline, max_iterations, tell)
+            search = _LocalSearch(scores, found.states, np.flatnonzero(active).tolist(), deadline)
+            search.run(found, max_iterations, tell)
     except KeyboardInterrupt:  # what was found so far stands
         pass
     found.converged[:] |= certified(found) | (found.bound == -np.inf)
@@ -216,32 +214,6 @@ def _ask_toulbar2(scores: FactorScores, found: Assignments, m: int, seconds: flo
         found.bound[m] = found.score[m]
 
 
-def _search(
-    scores: FactorScores,
-    found: Assignments,
-    active: Bools,
-    deadline: Deadline,
-    max_rounds: int,
-    tell: Callable[[Assignments, int], object],
-) -> None:
-    """Rounds of local search on all active instances in turn, until a limit or a certificate."""
-    search, number = _LocalSearch(scores, found.states, np.flatnonzero(active).tolist(), deadline.late), 0
-    while search.paces and number < max_rounds and not deadline.has_passed and not tell(found, number):
-        number += 1
-        for m in list(search.paces):
-            search.round(m)
-            score = _score(scores, search.states, m)
-            found.iterations[m] += 1
-            if score > found.score[m]:
-                hubs = slice(*scores.layout.instance_hubs[m : m + 2])
-                found.states[hubs], found.score[m] = search.states[hubs], score
-                found.bound[m] = max(found.bound[m], score)
-                if certified(found)[m]:
-                    del search.paces[m]
-            if deadline.has_passed:
-                break
-
-
 @dataclass
 class _Pace:
     """How an instance is searched now."""
@@ -258,9 +230,10 @@ class _LocalSearch:
     Vecchi, Science 220, 1983. Forbidden entries have a finite penalty here that outweighs all else.
     """
 
-    def __init__(self, scores: FactorScores, states: Ints, instances: Sequence[int], late: Bools) -> None:
+    def __init__(self, scores: FactorScores, states: Ints, instances: Sequence[int], deadline: Deadline) -> None:
         layout = self._layout = scores.layout
-        self.states, self._late, self._random = states.copy(), late, np.random.default_rng(0)
+        self._given, self._deadline, self._late = scores, deadline, deadline.late
+        self._states, self._random = states.copy(), np.random.default_rng(0)
         entries, hubs = (np.where(own > -np.inf, own, 0.0) for own in (scores.entries, scores.hubs))
         tables = layout.table_offset[:-1]
         ranges = np.maximum.reduceat(entries, tables) - np.minimum.reduceat(entries, tables)
@@ -275,20 +248,37 @@ class _LocalSearch:
         }
         sizes = np.log2(np.diff(layout.hub_offset))
         least = {m: float(sizes[slice(*layout.instance_hubs[m : m + 2])].max()) for m in instances}
-        self.paces = {m: _Pace(max(_NARROW, least[m] + 1.0)) for m in instances}
+        self._paces = {m: _Pace(max(_NARROW, least[m] + 1.0)) for m in instances}
         self._widest = {m: max(_WIDE, least[m] + 2.0) for m in instances}
         most = max(layout.instance_hubs[m + 1] - layout.instance_hubs[m] for m in instances)
         self._part = new_part(int(most), int(min(most, _LARGEST_PART)))
 
-    def round(self, m: int) -> None:
+    def run(self, found: Assignments, max_rounds: int, tell: Callable[[Assignments, int], object]) -> None:
+        """Rounds on all instances in turn, until a limit or a certificate."""
+        number, hubs = 0, self._layout.instance_hubs
+        while self._paces and number < max_rounds and not self._deadline.has_passed and not tell(found, number):
+            number += 1
+            for m in list(self._paces):
+                self._round(m)
+                score, own = _score(self._given, self._states, m), slice(*hubs[m : m + 2])
+                found.iterations[m] += 1
+                if score > found.score[m]:
+                    found.states[own], found.score[m] = self._states[own], score
+                    found.bound[m] = max(found.bound[m], score)
+                    if certified(found)[m]:
+                        del self._paces[m]
+                if self._deadline.has_passed:
+                    break
+
+    def _round(self, m: int) -> None:
         """A neighbourhood, or, where these have long found nothing better, one heating; the score never falls."""
-        pace, before = self.paces[m], self._value(self.states, m)
+        pace, before = self._paces[m], self._value(self._states, m)
         if pace.failures < _PATIENCE:
-            self._improve(self.states, m, pace.bound)
+            self._improve(self._states, m, pace.bound)
         else:
             self._heat(m, before)
         pace.failures += 1
-        if self._value(self.states, m) > before + 1e-9:
+        if self._value(self._states, m) > before + 1e-9:
             pace.failures = 0
         elif pace.failures == _PATIENCE and pace.bound < self._widest[m]:
             pace.bound, pace.failures = pace.bound + 1.0, 0
@@ -296,7 +286,7 @@ class _LocalSearch:
     def _heat(self, m: int, before: float) -> None:
         random, hubs = self._random, slice(*self._layout.instance_hubs[m : m + 2])
         states = slice(*self._layout.hub_offset[self._layout.instance_hubs[m : m + 2]])
-        trial, noisy = self.states.copy(), self._scores.hubs.copy()
+        trial, noisy = self._states.copy(), self._scores.hubs.copy()
         steps = int(10 * 2.0 ** random.uniform(0.0, 5.0))
         bound = self._widest[m] - float(random.integers(6, _WIDE - _NARROW + 1))
         heat = self._scale[m] * 10.0 ** random.uniform(-1.5, -0.3)
@@ -310,7 +300,7 @@ class _LocalSearch:
             self._improve(trial, m, bound + 4.0, tries=4)
             value = self._value(trial, m)
         if value >= before - 1e-9:
-            self.states[hubs] = trial[hubs]
+            self._states[hubs] = trial[hubs]
 
     def _improve(
         self, states: Ints, m: int, bound: float, scores: ScoreArrays | None = None, *, tries: int = 1
@@ -387,12 +377,9 @@ class _InstancePlan:
 
 
 def _plan_cliques(
-    scores: FactorScores, instances: Ints, memory_budget: int, *, where_they_fit: bool = False, **options: Any
+    scores: FactorScores, instances: Ints, memory_budget: int, where_they_fit: bool, options: Mapping[str, Any]
 ) -> list[_InstancePlan]:
-    """Junction trees of some instances, MemoryBudgetError for the first that does not fit, or of those that do.
-
-    Evidence leaves a variable one state, as does a cardinality of 1: such variables are in no clique.
-    """
+    """Junction trees; evidence leaves a variable one state, as does a cardinality of 1: such are in no clique."""
     layout = scores.layout
     planner = TreePlanner(scores.data, memory_budget, **options)
     plans = []
@@ -408,21 +395,6 @@ def _plan_cliques(
             if not where_they_fit:
                 raise
     return plans
-
-
-def _grouped(plans: Sequence[_InstancePlan], memory_budget: int) -> Iterator[list[_InstancePlan]]:
-    """Plans in turn, in groups whose tables together stay within the budget (or are one instance's)."""
-    group: list[_InstancePlan] = []
-    held = 0
-    for plan in plans:
-        needed = 8 * plan.factors.tree.table_entries
-        if group and held + needed > memory_budget:
-            yield group
-            group, held = [], 0
-        group.append(plan)
-        held += needed
-    if group:
-        yield group
 
 
 def _fill(scores: FactorScores, plan: _InstancePlan, entries: Floats, clique_offset: Ints) -> bool:
@@ -504,11 +476,23 @@ def _decode_loopy(scores: FactorScores, workers: Workers, run: DecodeBlock, memo
 
 
 def _try_cliques(
-    scores: FactorScores, found: Assignments, chosen: Bools, workers: Workers, memory_budget: int, **options: Any
-) -> None:
-    """Decode the chosen instances by junction trees where those fit in the budget; ``options`` of planning."""
-    plans = _plan_cliques(scores, np.flatnonzero(chosen), memory_budget, where_they_fit=True, **options)
-    for group in _grouped(plans, memory_budget):
+    scores: FactorScores, found: Assignments, chosen: Bools, workers: Workers, memory_budget: int, *,
+    where_they_fit: bool = True, **options: Any,
+) -> None:  # fmt: skip
+    """Decode the chosen instances by junction trees, or those that fit: MemoryBudgetError elsewhere.
+
+    They come in groups whose tables together stay within the budget (or are one instance's); ``options`` of planning.
+    """
+    group: list[_InstancePlan] = []
+    held = 0
+    for plan in _plan_cliques(scores, np.flatnonzero(chosen), memory_budget, where_they_fit, options):
+        needed = 8 * plan.factors.tree.table_entries
+        if group and held + needed > memory_budget:
+            _decode_cliques(scores, group, found, workers)
+            group, held = [], 0
+        group.append(plan)
+        held += needed
+    if group:
         _decode_cliques(scores, group, found, workers)
 
 
