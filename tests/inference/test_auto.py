@@ -15,6 +15,7 @@ from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
 from bactrian.graphs.join_graph import join_graph
 from bactrian.inference.auto import on_join_graph
 from bactrian.inference.problem import Options, bytes_of, new_problem
+from bactrian.parallel.threads import Deadline
 from bactrian.solvers.solution import ConvergenceWarning
 
 Scope = tuple[int, ...]
@@ -141,6 +142,13 @@ def test_approximations_where_nothing_fits() -> None:
         np.testing.assert_allclose(result.clusters[i], expected, atol=0.1)
 
 
+def test_join_graphs_heed_the_time() -> None:
+    scopes = [(u, v) for u in range(20) for v in range(20, 40)]
+    tree = junction_tree([2] * 40, scopes)
+    assert join_graph([2] * 40, scopes, len(scopes), tree, 4, Deadline(0.0)) is None
+    assert join_graph([2] * 40, scopes, len(scopes), tree, 4, Deadline(100.0)).pairs
+
+
 @pytest.mark.parametrize("evidence", [{}, {7: 1, 12: 0}])
 def test_larger_clusters_come_nearer(evidence: dict[int, int]) -> None:
     """Copies of variables agree in the end; clusters without copies are exact."""
@@ -185,6 +193,8 @@ def test_models_of_a_list_are_answered_each_in_its_way() -> None:
     first, second = bt.infer(models, [], "auto", memory_budget=250, max_seconds=10.0)
     assert (first.bound, second.bound) == ("exact", None)
     assert first.log_partition == pytest.approx(enumerated(*small, {})[0], abs=1e-9)
+    assert first.interval is None
+    assert second.interval is not None
 
 
 @pytest.mark.filterwarnings("ignore::bactrian.solvers.solution.ConvergenceWarning")

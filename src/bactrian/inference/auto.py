@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from bactrian.camel.entropy import carve
-from bactrian.graphs.elimination import JunctionTree
+from bactrian.graphs.elimination import JunctionTree, MemoryBudgetError
 from bactrian.graphs.join_graph import JoinGraph, join_graph
 from bactrian.graphs.ragged import pointer
 from bactrian.inference.annealing import annealing
@@ -27,8 +28,9 @@ from bactrian.inference.propagation import propagate
 from bactrian.inference.result import InferenceProgress, InferenceResult
 from bactrian.parallel.threads import Deadline
 
-#: Seconds per entry of a clique's table, with its factors and messages.
-_PER_ENTRY = 6e-9
+#: Seconds per entry of a clique's table, with its factors and messages, and per entry of a message of a tree; seconds
+#: which no clock needs to watch: a thread that does takes a millisecond.
+_PER_ENTRY, _PER_MESSAGE, _LITTLE = 6e-9, 1e-7, 0.02
 #: Parts of the time: for a plan, for exact inference as predicted, for the first answer and for an interval of log Z.
 _PLANNED, _PREDICTED, _FIRST, _SAMPLED = 0.15, 0.6, 0.15, 0.25
 #: Width of an interval of log Z whose middle is taken for it, and change of marginals at which join graphs are done.
@@ -48,7 +50,8 @@ _MOST_MOVES, _LEAST_SAMPLES, _MOST_SAMPLES = 2**23, 64, 1024
 def auto(problem: Problem) -> list[InferenceResult]:
     """The best answer for every instance that the time of the call allows; ``route`` tells how it came about.
 
-    Ctrl-C, or a callback that returns True, ends the search; the best answers so far are returned.
+    Ctrl-C, or a callback that returns True, ends the search; the best answers so far are returned. Only where something
+    takes long the deadline is entered, which is done here.
     """
     return _Search(problem).run()
 
@@ -89,9 +92,17 @@ class _Search:
             needed = f"{error.needed / 2**30:.3g}" if error.needed < 2**53 else "far too many"
             self._told[m].append(f"exact inference needs {needed} GiB for {error.what}")
         if spent <= _AT_ONCE and len(within) == len(found) + len(refused):
-            self._take(solve(self._inner, within, self._problem.deadline.late), "exact inference")
-        if None not in self._best:
-            return
+            spent += _PER_MESSAGE * self._problem.data.layout.n_link_states
+            with nullcontext() if spent <= _LITTLE else self._problem.deadline:
+                self._take(solve(self._inner, within, self._problem.deadline.late), "exact inference")
+        if None in self._best:
+            with self._problem.deadline:
+                self._try_others(found, refused, within)
+
+    def _try_others(
+        self, found: dict[int, Elimination], refused: dict[int, MemoryBudgetError], within: dict[int, Elimination]
+    ) -> None:
+        """What there is time for where exact inference, which takes long, if it is possible, is not all."""
         self._take(self._for(_FIRST * self._left, lambda p: propagate(p, "rbp", "residual")), "belief propagation")
         self._take(self._watched(within), "exact inference")
         rest = [m for m, result in enumerate(self._best) if result is None or result.bound != "exact"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
@@ -162,7 +163,7 @@ def infer(
     check_callback(callback)
     options = Options(**{**given, "tolerance": float(tolerance)}, start=start, callback=callback)
     problem = new_problem(model, weights, evidence, options, n_threads, has_path=method == "replay")
-    with problem.deadline:
+    with nullcontext() if method == "auto" else problem.deadline:
         results = tightened(problem, METHODS[method], tighten) if tighten else METHODS[method](problem, **more)
     _warn_unconverged(method, results)
     return results if problem.many else results[0]
