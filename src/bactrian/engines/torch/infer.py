@@ -19,7 +19,7 @@ from bactrian.engines.torch.stars import FINEST, settle, sum_by_graph
 from bactrian.errors import check_choice, check_count, check_number, warn
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.packed import BeliefTables
-from bactrian.inference.problem import checked_evidence, checked_path, checked_weights
+from bactrian.inference.problem import checked_evidence, checked_weights
 from bactrian.parallel.threads import Context
 from bactrian.solvers.solution import ConvergenceWarning
 
@@ -103,7 +103,7 @@ def infer(
     check_number("chunk", chunk, least=1, whole=True, optional=True)
     check_choice("counting_numbers", counting_numbers, ("convex", "clusters"))
     replays = method == "replay"
-    path = checked_path(weights, data.n_weights) if replays else checked_weights(weights, data.n_weights)[None]
+    path = np.atleast_2d(checked_weights(weights, data.n_weights, is_path=replays))
     place, precision = checked_device(device), checked_dtype(dtype)
     graphs = DeviceGraphs(data, place, precision, chunk, need_labels=False)
     if evidence is not None:

@@ -31,8 +31,8 @@ from bactrian.inference.uai import UaiModel, read_evidence, read_log_partition, 
 
 #: References by task.
 SUFFIXES = {"MAR": (".MAR",), "PR": (".PR",), "MPE": (".MAP", ".MPE")}
-#: Seconds of the limit that are left for starting up, reading and writing, and after which an answer is late.
-_START, _GRACE = 1.5, 0.5
+#: Seconds of the limit that are left for starting up, loading kernels, reading and writing; after which it is late.
+_START, _GRACE = 3.0, 0.5
 
 
 @dataclass(frozen=True)
