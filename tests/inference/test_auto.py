@@ -142,6 +142,14 @@ def test_approximations_where_nothing_fits() -> None:
         np.testing.assert_allclose(result.clusters[i], expected, atol=0.1)
 
 
+def test_equal_tables_do_not_end_join_graphs_at_once() -> None:
+    """A cycle of equal tables: before ends have told each other anything they agree, and are wrong."""
+    tables = {(v, (v + 1) % 6): np.array([0.0, 1.0, 1.0, 3.0]) for v in range(6)}
+    _, joint = enumerated([2] * 6, tables, {})
+    result = bt.infer(model_of([2] * 6, tables), [], memory_budget=8, max_seconds=10.0)
+    np.testing.assert_allclose(result.variables[0], joint.sum(axis=tuple(range(1, 6))), atol=0.05)
+
+
 def test_join_graphs_heed_the_time() -> None:
     scopes = [(u, v) for u in range(20) for v in range(20, 40)]
     tree = junction_tree([2] * 40, scopes)

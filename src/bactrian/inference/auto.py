@@ -244,7 +244,12 @@ def on_join_graph(problem: Problem, m: int, joined: JoinGraph, tell: Callable[[I
         both = np.exp(told + told[other])[first]
         starts = pointer(sizes[::2])[:-1]
         value -= float(np.log(np.add.reduceat(both, starts)).sum()) if starts.size else 0.0
-        residual = float(np.abs(ends - ends[other]).max(initial=0.0))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            new = np.where(ends > 0.0, np.log(ends) - told, -np.inf)[other]
+            new -= np.repeat(np.maximum.reduceat(new, bounds[:-1]), sizes)
+            new -= np.repeat(np.log(np.add.reduceat(np.exp(new), bounds[:-1])), sizes)
+        # Ends may agree by symmetry before they have told each other anything.
+        residual = float(np.nanmax(np.abs([ends - ends[other], np.exp(new) - np.exp(told)]), initial=0.0))
         best = value, beliefs[: tree.n_own], residual
         if residual <= _TOLERANCE or iteration >= most:
             status = "converged" if residual <= _TOLERANCE else f"stopped at the limit of {iteration} iterations"
@@ -252,8 +257,6 @@ def on_join_graph(problem: Problem, m: int, joined: JoinGraph, tell: Callable[[I
         if tell(InferenceProgress("join graph", iteration, residual, 0, 1, problem.seconds)):
             break
         with np.errstate(divide="ignore", invalid="ignore"):
-            new = np.where(ends > 0.0, np.log(ends) - told, -np.inf)[other]
-            new -= np.repeat(np.maximum.reduceat(new, bounds[:-1]), sizes)
             told = np.where(new > -np.inf, _DAMPING * np.maximum(told, -1e4) + (1.0 - _DAMPING) * new, -np.inf)
             told -= np.repeat(np.log(np.add.reduceat(np.exp(told), bounds[:-1])), sizes)
     if best is None:
