@@ -707,12 +707,7 @@ def test_scores_by_a_log_partition_that_did_not_converge_say_so():
     X = np.random.default_rng(0).integers(0, 2, (60, 24))
     options = {"edges": "complete", "method": "pseudolikelihood", "memory_budget": 1000, "prior_variance": 10.0}
     field = bt.MarkovRandomField(**options)
-    with pytest.warns(bt.AttainmentWarning) as warned:
-        field.fit(X)
-    said = str(warned[0].message)
-    assert "rbp, which did not converge" in said
-    assert "'pseudolikelihood'" not in said
-    assert "'exact'" in said
+    field.fit(X)  # no warning: where messages do not converge, annealing tells that the field is the better model
     for call in (field.score_samples, field.score_samples):  # each time, whatever is remembered
         with pytest.warns(
             bt.ConvergenceWarning, match=r"log Z is that of rbp, which did not converge.*memory_budget"
