@@ -159,7 +159,7 @@ def decode_auto(
 _TOULBAR2 = """
 import sys, numpy as np
 from pytoulbar2 import CFN
-given = np.load(sys.argv[1])
+given = dict(np.load(sys.argv[1]))
 network = CFN(float(given["above"]), resolution=6, verbose=-1)
 for v, size in enumerate(given["sizes"].tolist()):
     network.AddVariable(f"x{v}", range(size))
