@@ -18,7 +18,7 @@ from bactrian.runs.compare_runs import compare_runs
 from bactrian.runs.fitted_run import FittedRun
 from bactrian.runs.folders import RunFolder
 from bactrian.runs.settings import RunSettings, with_defaults
-from bactrian.runs.training import resume_run, start_run
+from bactrian.runs.training import interrupted_run, new_run, train
 from bactrian.text import parse_seminar, write_columns
 
 
@@ -76,16 +76,16 @@ LEARNERS = [
 @pytest.mark.parametrize("options", LEARNERS, ids=lambda options: "-".join(map(str, options.values())))
 def test_two_interruptions_change_nothing(options, train_file, tmp_path):
     settings = settings_for(train_file, tolerance=1e-4, **options)
-    whole = start_run(tmp_path / "whole", settings)
+    whole = train(new_run(tmp_path / "whole", settings))
     path = tmp_path / "broken"
     with pytest.raises(Killed):
-        start_run(path, settings, killed_at(9))
+        train(new_run(path, settings), killed_at(9))
     assert not (path / "model.safetensors").exists()
     assert Checkpoint.read(path / "checkpoint.safetensors").iterations == 7
     with pytest.raises(Killed):
-        resume_run(path, killed_at(24))
+        train(interrupted_run(path), killed_at(24))
     (path / ".model.safetensors.0123.part").write_text("the draft of a killed process")
-    broken = resume_run(path)
+    broken = train(interrupted_run(path))
     assert not list(path.glob(".*"))
     weights = [FittedRun.load(run.folder).estimator.weights_ for run in (whole, broken)]
     np.testing.assert_array_equal(weights[0], weights[1])
@@ -100,29 +100,31 @@ def test_patience_keeps_the_best_weights_across_interruptions(train_file, tmp_pa
     write_data(tmp_path / "dev.conll", 5)
     usual = settings_for(train_file, model="chain", prior_variance=1e4, tolerance=1e-6).as_dict()
     settings = RunSettings.of({**usual, "dev": str(tmp_path / "dev.conll"), "patience": 3})
-    whole = start_run(tmp_path / "whole", settings)
+    whole = train(new_run(tmp_path / "whole", settings))
     looks = whole.metrics["held_out"]
     best = min(looks, key=lambda look: look["log_loss"])
     assert (whole.metrics["status"], whole.converged) == ("HELD_OUT", True)
     assert looks[-1]["iteration"] - best["iteration"] == 15
     assert whole.metrics["iterations"] == looks[-1]["iteration"]
-    cut = start_run(tmp_path / "cut", RunSettings.of(usual), lambda progress: progress.iteration >= best["iteration"])
+    cut = train(
+        new_run(tmp_path / "cut", RunSettings.of(usual)), lambda progress: progress.iteration >= best["iteration"]
+    )
     with pytest.raises(Killed):
-        start_run(tmp_path / "broken", settings, killed_at(best["iteration"] + 8))
-    broken = resume_run(tmp_path / "broken")
+        train(new_run(tmp_path / "broken", settings), killed_at(best["iteration"] + 8))
+    broken = train(interrupted_run(tmp_path / "broken"))
     assert broken.metrics["held_out"] == looks
     kept, *others = (FittedRun.load(run.folder).estimator.weights_ for run in (whole, cut, broken))
     for other in others:
         np.testing.assert_array_equal(kept, other)
-    assert resume_run(tmp_path / "whole").metrics["held_out"] == looks  # done: nothing is learned again
+    assert train(interrupted_run(tmp_path / "whole")).metrics["held_out"] == looks  # done: nothing is learned again
 
 
 def test_segments_reach_the_optimum_of_a_single_run(train_file, tmp_path):
     """Dropping what the optimiser remembers changes the path, not the end."""
     options = {"method": "camel0", "tolerance": 1e-8}
-    cut = start_run(tmp_path / "cut", settings_for(train_file, **options))
+    cut = train(new_run(tmp_path / "cut", settings_for(train_file, **options)))
     values = settings_for(train_file, **options).as_dict()
-    whole = start_run(tmp_path / "whole", RunSettings.of({**values, "checkpoint_every": 0}))
+    whole = train(new_run(tmp_path / "whole", RunSettings.of({**values, "checkpoint_every": 0})))
     assert cut.converged
     assert whole.converged
     assert not list((tmp_path / "whole").glob("checkpoint*"))
@@ -132,25 +134,25 @@ def test_segments_reach_the_optimum_of_a_single_run(train_file, tmp_path):
 
 def test_a_limit_keeps_everything_and_can_be_raised(train_file, tmp_path):
     settings = settings_for(train_file, method="piecewise", max_iterations=10)
-    short = start_run(tmp_path / "run", settings)
+    short = train(new_run(tmp_path / "run", settings))
     assert not short.converged
     assert short.metrics["status"] == "ITERATION_LIMIT"
     assert Checkpoint.read(short.folder.checkpoint).iterations == 10
-    still = resume_run(tmp_path / "run")
+    still = train(interrupted_run(tmp_path / "run"))
     assert still.metrics["iterations"] == 10
-    done = resume_run(tmp_path / "run", max_iterations=1000)
+    done = train(interrupted_run(tmp_path / "run", max_iterations=1000))
     assert done.converged
     assert not done.folder.checkpoint.exists()
-    assert resume_run(tmp_path / "run").metrics == json.loads(done.folder.metrics.read_text())
+    assert train(interrupted_run(tmp_path / "run")).metrics == json.loads(done.folder.metrics.read_text())
 
 
 def test_a_polite_stop_keeps_the_model(train_file, tmp_path):
     settings = settings_for(train_file, method="piecewise")
-    stopped = start_run(tmp_path / "run", settings, lambda progress: progress.iteration >= 9)
+    stopped = train(new_run(tmp_path / "run", settings), lambda progress: progress.iteration >= 9)
     assert stopped.metrics["status"] == "STOPPED"
     assert FittedRun.load(stopped.folder).estimator.weights_.any()
-    whole = start_run(tmp_path / "whole", settings)
-    done = resume_run(tmp_path / "run")
+    whole = train(new_run(tmp_path / "whole", settings))
+    done = train(interrupted_run(tmp_path / "run"))
     one, other = (FittedRun.load(run.folder).estimator.weights_ for run in (whole, done))
     np.testing.assert_array_equal(one, other)
 
@@ -159,31 +161,31 @@ def test_changed_data_are_refused(tmp_path):
     path = tmp_path / "train.conll"
     write_data(path, 2)
     with pytest.raises(Killed):
-        start_run(tmp_path / "run", settings_for(path, method="piecewise"), killed_at(8))
+        train(new_run(tmp_path / "run", settings_for(path, method="piecewise")), killed_at(8))
     path.write_text(path.read_text() + "\nmore O\n")
     with pytest.raises(ValueError, match="has changed since the run began"):
-        resume_run(tmp_path / "run")
+        train(interrupted_run(tmp_path / "run"))
     path.unlink()
     with pytest.raises(ValueError, match="no such file"):
-        resume_run(tmp_path / "run")
+        train(interrupted_run(tmp_path / "run"))
 
 
 def test_a_damaged_checkpoint_is_refused(train_file, tmp_path):
     with pytest.raises(Killed):
-        start_run(tmp_path / "run", settings_for(train_file, method="piecewise"), killed_at(8))
+        train(new_run(tmp_path / "run", settings_for(train_file, method="piecewise")), killed_at(8))
     checkpoint = RunFolder(tmp_path / "run").checkpoint
     content = bytearray(checkpoint.read_bytes())
     content[-9] ^= 1
     checkpoint.write_bytes(bytes(content))
     with pytest.raises(ModelFileError, match="damaged"):
-        resume_run(tmp_path / "run")
+        train(interrupted_run(tmp_path / "run"))
 
 
 def test_bad_settings_leave_nothing_behind(train_file, tmp_path):
     values = settings_for(train_file).as_dict()
     values["options"] = {**values["options"], "transition_tables": "round"}
     with pytest.raises(ValueError, match="round"):
-        start_run(tmp_path / "run", RunSettings.of(values))
+        train(new_run(tmp_path / "run", RunSettings.of(values)))
     assert not list(tmp_path.iterdir())
 
 
@@ -246,7 +248,7 @@ def test_ctrl_c_stops_politely_and_says_how_to_go_on(train_file, tmp_path):
 
 
 def test_an_interrupted_run_says_so(train_file, tmp_path):
-    trained = start_run(tmp_path / "run", settings_for(train_file, method="piecewise"), lambda progress: True)
+    trained = train(new_run(tmp_path / "run", settings_for(train_file, method="piecewise")), lambda progress: True)
     assert not trained.converged
     assert trained.metrics["status_in_words"] == "interrupted"
     (entry,) = compare_runs([FittedRun.load(trained.folder)]).entries

@@ -19,14 +19,14 @@ import bactrian as bt
 from bactrian.atomic_files import atomic_file
 from bactrian.runs.folders import RunFolder
 from bactrian.runs.settings import RunSettings, with_defaults
-from bactrian.runs.training import resume_run, start_run
+from bactrian.runs.training import interrupted_run, new_run, train
 
 #: Trains until it is told to go on; the run then has a checkpoint, and drafts may be on their way.
 _TRAINER = """
 import sys
 from pathlib import Path
 from bactrian.runs.settings import RunSettings, with_defaults
-from bactrian.runs.training import start_run
+from bactrian.runs.training import new_run, train
 
 def follow(progress):
     if progress.iteration == 3:
@@ -35,7 +35,7 @@ def follow(progress):
 
 values = {"train": [sys.argv[1]], "model": "chain", "report": False, "checkpoint_every": 2}
 values["options"] = {"tolerance": 1e-4}
-start_run(Path(sys.argv[2]), RunSettings.of(with_defaults(values)), follow)
+train(new_run(Path(sys.argv[2]), RunSettings.of(with_defaults(values))), follow)
 """
 
 
@@ -76,13 +76,13 @@ def test_a_run_that_is_being_trained_is_left_alone(tmp_path: Path) -> None:
         draft = path / f".model.safetensors.{'0' * 32}.part"
         draft.write_text("being written")
         with pytest.raises(ValueError, match="is in use: another process is training this run"):
-            resume_run(path)
+            train(interrupted_run(path))
         assert draft.exists()
         trainer.stdin.write("\n")
         trainer.stdin.close()
         assert trainer.wait(timeout=120) == 0
     assert RunFolder(path).read_metrics()["status"] == "CONVERGED"
-    assert resume_run(path).converged  # nobody is there any more
+    assert train(interrupted_run(path)).converged  # nobody is there any more
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
@@ -95,20 +95,20 @@ def test_a_killed_process_leaves_no_lock(tmp_path: Path) -> None:
         (path / f".model.safetensors.{'0' * 32}.part").write_text("a part")
         trainer.kill()
         trainer.wait(timeout=60)
-    assert resume_run(path).converged
+    assert train(interrupted_run(path)).converged
     assert not list(path.glob(".*"))
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="permissions of POSIX")
 def test_a_read_only_run_is_refused_before_training(tmp_path: Path) -> None:
     data, path = write_columns(tmp_path / "train.conll"), tmp_path / "run"
-    start_run(path, settings(data))
+    train(new_run(path, settings(data)))
     began: list[Any] = []
     for folder in (tmp_path, *tmp_path.parents):
         if os.geteuid() == 0 and not os.stat(folder).st_mode & 0o001:
             folder.chmod(folder.stat().st_mode | 0o055)  # the other user passes through
     with read_only(path), pytest.raises(ValueError, match="run cannot be written to: Permission denied"):
-        resume_run(path, began.append, max_iterations=100)
+        train(interrupted_run(path, max_iterations=100), began.append)
     assert not began
 
 

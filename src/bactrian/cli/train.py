@@ -21,7 +21,7 @@ from bactrian.solvers.solution import ProgressLines, in_time, in_words
 from bactrian.terminal import BadInputError, Show, bad_input, print_scores, progress_bar, say_facts
 
 if TYPE_CHECKING:
-    from bactrian.parallel import Communicator
+    from bactrian.runs.settings import RunSettings
     from bactrian.runs.training import TrainedRun
     from bactrian.solvers.solution import Callback, Progress
 
@@ -62,19 +62,28 @@ def train_command(
         from bactrian.parallel.launched import launched
 
         ranks = launched()
+    leads, path = ranks.rank == 0, resume
+    kinds = (ValueError, TypeError, OSError, MemoryError, ImportError)
     if resume is not None:
         _check_resume(given, {"train": train, "output": output, "config": config})
-        path, values = resume, None
-    else:
-        with bad_input(ValueError, OSError):
-            values = merged_settings(train, given, config)
-        path = output or Path(values.pop("output", "bactrian-run"))
     try:
-        trained = _trained(path, values, given, ranks)
-        if ranks.rank == 0:
+        progress = progress_bar("reading") if leads else nullcontext()
+        with bad_input(*kinds, options=given.in_words), progress as show:
+            from bactrian.runs.folders import RunFolder
+            from bactrian.runs.training import interrupted_run, new_run
+            from bactrian.runs.training import train as train_run
+
+            if path is None:
+                path, settings = _new_settings(train, output, given, config, leads)
+            else:
+                settings, _ = RunFolder(path).read_settings()
+            with _interruptible(show, {**settings.options, **given.limits}, leads) as tell:
+                run = interrupted_run(path, ranks, **given.limits) if resume else new_run(path, settings, ranks)
+                trained = train_run(run, tell)
+        if leads:
             _finish(trained)
     except KeyboardInterrupt:
-        if not (path / "settings.json").is_file():
+        if path is None or not (path / "settings.json").is_file():
             raise
         typer.echo(f"bactrian: interrupted; continue with: bactrian train --resume {path}", err=True)
         raise typer.Exit(1) from None
@@ -82,27 +91,20 @@ def train_command(
         raise typer.Exit(1)
 
 
-def _trained(path: Path, values: dict[str, Any] | None, given: GivenOptions, ranks: Communicator) -> TrainedRun:
-    """Train with these settings, or (None) go on, with a progress bar, until done or interrupted."""
-    progress = progress_bar("reading") if ranks.rank == 0 else nullcontext()
-    kinds = (ValueError, TypeError, OSError, MemoryError, ImportError)
-    with bad_input(*kinds, options=given.in_words), progress as show:
-        from bactrian.runs.folders import RunFolder, check_free
-        from bactrian.runs.settings import RunSettings, with_defaults
-        from bactrian.runs.training import resume_run, start_run
+def _new_settings(
+    train: list[Path] | None, output: Path | None, given: GivenOptions, config: Path | None, leads: bool
+) -> tuple[Path, RunSettings]:
+    """The folder of a new run, which must be free, and its settings."""
+    from bactrian.runs.folders import RunFolder, check_free
+    from bactrian.runs.settings import RunSettings, with_defaults
 
-        if values is None:
-            settings, _ = RunFolder(path).read_settings()
-        else:
-            values.pop("output", None)
-            if ranks.rank == 0:
-                go_on = f", or go on with it: --resume {path}" if RunFolder(path).settings.is_file() else ""
-                check_free(path, f"choose another name{go_on}")
-            settings = RunSettings.of(with_defaults(values))
-        with _interruptible(show, {**settings.options, **given.limits}, ranks.rank == 0) as tell:
-            if values is None:
-                return resume_run(path, tell, ranks, **given.limits)
-            return start_run(path, settings, tell, ranks)
+    values = merged_settings(train, given, config)
+    named = values.pop("output", "bactrian-run")
+    path = output or Path(named)
+    if leads:
+        go_on = f", or continue it: --resume {path}" if RunFolder(path).settings.is_file() else ""
+        check_free(path, f"choose another name{go_on}")
+    return path, RunSettings.of(with_defaults(values))
 
 
 def _finish(trained: TrainedRun) -> None:

@@ -18,7 +18,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,39 +77,37 @@ class RunFolder:
         }
         write_json(self.settings, document)
 
-    def discard(self) -> None:
-        """Take back a run that never began."""
-        for path in (self.settings, self.history, self.checkpoint):
-            path.unlink(missing_ok=True)
-        destination(self.path).rmdir()
-
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes from training the run, as long as this one lives; where the system can."""
+    def training(self, *, is_new: bool) -> Iterator[None]:
+        """Keep other processes from training the run meanwhile, where the system has locks.
+
+        Drafts of a killed process are removed, and so is a new run that fails before it has learned anything.
+        """
         try:
             with tempfile.TemporaryFile(dir=self.path):
                 pass
         except OSError as problem:
             raise ValueError(f"{self.path} cannot be written to: {problem.strerror}") from None
-        if fcntl is None:
-            yield
-            return
-        folder = os.open(self.path, os.O_RDONLY)
-        try:
+        with ExitStack() as stack:
+            if fcntl is not None:
+                lock = os.open(self.path, os.O_RDONLY)
+                stack.callback(os.close, lock)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise ValueError(f"{self.path} is in use: another process is training this run") from None
+                except OSError:  # some network drives have no locks
+                    pass
+            for draft in self.path.glob(".*.part"):
+                shutil.rmtree(draft) if draft.is_dir() else draft.unlink(missing_ok=True)
             try:
-                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ValueError(f"{self.path} is in use: another process is training this run") from None
-            except OSError:  # some network drives have no locks
-                pass
-            yield
-        finally:
-            os.close(folder)  # and with it the lock
-
-    def tidy(self) -> None:
-        """Remove the drafts of files that a killed process left behind; only while the run is locked."""
-        for draft in self.path.glob(".*.part"):
-            shutil.rmtree(draft) if draft.is_dir() else draft.unlink(missing_ok=True)
+                yield
+            except (TypeError, ValueError, MemoryError):
+                if is_new and not self.checkpoint.exists() and not self.model.exists():
+                    for path in (self.settings, self.history):
+                        path.unlink(missing_ok=True)
+                    destination(self.path).rmdir()
+                raise
 
     def read_settings(self) -> tuple[RunSettings, dict[str, str]]:
         """Settings, and checksums of the data by path."""

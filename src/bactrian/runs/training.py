@@ -55,58 +55,51 @@ class TrainedRun:
     evaluations: Mapping[str, RunEvaluation] = field(default_factory=dict)  #: by path, of the dev and test files
 
 
-def start_run(
-    path: Path, settings: RunSettings, callback: Callback | None = None, communicator: Communicator | None = None
-) -> TrainedRun:
-    """Train a new run in the folder ``path``; from a pack, several ranks may do so together.
+@dataclass(frozen=True, eq=False)
+class OpenRun:
+    """A run that is about to be trained."""
 
-    Data or settings that make no sense are a ValueError, and nothing is left behind.
+    folder: RunFolder
+    settings: RunSettings
+    data: RunData | Path | None  #: a path is that of a pack; None if training is done
+    communicator: Communicator
+    is_new: bool
+
+
+def new_run(path: Path, settings: RunSettings, communicator: Communicator | None = None) -> OpenRun:
+    """Make the folder of a new run; several ranks may train it together from a pack.
+
+    Bad data or settings raise a ValueError, and no folder is made.
     """
     communicator = communicator or Alone()
-    checksums = _checksums(settings)
+    files = [name for name in (*settings.train, settings.dev, settings.test) if name is not None]
+    checksums = {name: _checksum(name, "there is no such file") for name in files}
     data = _source(settings, communicator)
     labels = _labels_of(data, settings)
     for other in (settings.dev, settings.test):
         if other is not None:
-            check_data([other], settings, labels)  # errors before work
+            check_data([other], settings, labels)
     folder = RunFolder.create(path, settings, checksums) if communicator.rank == 0 else RunFolder(path)
-    with folder.locked() if communicator.rank == 0 else nullcontext():
-        total(communicator, 0.0)  # the folder is there for every rank
-        try:
-            return _train(folder, settings, data, None, callback, communicator)
-        except (TypeError, ValueError, MemoryError):
-            if communicator.rank == 0 and not folder.checkpoint.exists() and not folder.model.exists():
-                folder.discard()
-            raise
+    return OpenRun(folder, settings, data, communicator, True)
 
 
-def resume_run(
-    path: Path, callback: Callback | None = None, communicator: Communicator | None = None, **limits: Any
-) -> TrainedRun:
-    """Go on with a run that was interrupted, or that a limit stopped; ``limits`` replace those of its settings.
+def interrupted_run(path: Path, communicator: Communicator | None = None, **limits: Any) -> OpenRun:
+    """Open a run that was interrupted, or that a limit stopped; ``limits`` replace those of its settings.
 
-    Data that have changed since are a ValueError.
+    Training data that has changed since raises a ValueError.
     """
-    communicator = communicator or Alone()
-    folder = RunFolder(path)
+    communicator, folder = communicator or Alone(), RunFolder(path)
     folder.check_learned()
     settings, checksums = folder.read_settings()
-    if folder.metrics.is_file() and not folder.checkpoint.is_file() and folder.model.is_file():
-        metrics = folder.read_metrics()
-        if metrics.get("status") in [status.name for status in Status if status.is_done]:
-            return TrainedRun(folder, metrics, True)
+    has_ended = folder.metrics.is_file() and not folder.checkpoint.is_file() and folder.model.is_file()
+    if has_ended and folder.read_metrics().get("status") in [status.name for status in Status if status.is_done]:
+        return OpenRun(folder, settings, None, communicator, False)
     options = {**settings.options, **{name: value for name, value in limits.items() if value is not None}}
     settings = RunSettings.of({**settings.as_dict(), "options": options})
     for name in settings.train:
-        if not Path(name).exists():
-            raise ValueError(f"{name}: there is no such file, but the run learned from it")
-        if _checksum(Path(name)) != checksums.get(name):
+        if _checksum(name, "there is no such file, but the run learned from it") != checksums.get(name):
             raise ValueError(f"{name} has changed since the run began; train again")
-    with folder.locked() if communicator.rank == 0 else nullcontext():
-        if communicator.rank == 0:
-            folder.tidy()
-        checkpoint = Checkpoint.read(folder.checkpoint) if folder.checkpoint.is_file() else None
-        return _train(folder, settings, _source(settings, communicator), checkpoint, callback, communicator)
+    return OpenRun(folder, settings, _source(settings, communicator), communicator, False)
 
 
 def _source(settings: RunSettings, communicator: Communicator) -> RunData | Path:
@@ -127,84 +120,89 @@ def _labels_of(data: RunData | Path, settings: RunSettings) -> set[Any]:
     return {label for labels in data.y for label in np.asarray(labels, dtype=object).tolist()} - {None, -1, ""}
 
 
-def _checksum(path: Path) -> str:
+def _checksum(name: str, missing: str) -> str:
+    path = Path(name)
+    if not path.exists():
+        raise ValueError(f"{name}: {missing}")
     return checksum(path / "pack.json" if is_pack(path) else path)
 
 
-def _checksums(settings: RunSettings) -> dict[str, str]:
-    found = {}
-    for name in (*settings.train, settings.dev, settings.test):
-        if name is not None:
-            if not Path(name).exists():
-                raise ValueError(f"{name}: there is no such file")
-            found[name] = _checksum(Path(name))
-    return found
+def train(run: OpenRun, callback: Callback | None = None) -> TrainedRun:
+    """Train a run, from its checkpoint if there is one; model, history and metrics go to its folder."""
+    folder, settings, communicator = run.folder, run.settings, run.communicator
+    if run.data is None:
+        return TrainedRun(folder, folder.read_metrics(), True)
+    with folder.training(is_new=run.is_new) if communicator.rank == 0 else nullcontext():
+        total(communicator, 0.0)  # the folder is there for every rank
+        checkpoint = Checkpoint.read(folder.checkpoint) if folder.checkpoint.is_file() else None
+        trace = [] if checkpoint is None else folder.read_history(checkpoint.iterations)[0]
+
+        def observe(progress: Progress) -> Any:
+            # Without the weights: a copy of them for every iteration would fill the memory.
+            trace.append(Progress(**{**vars(progress), "weights": progress.weights[:0].copy()}))
+            return None if callback is None else callback(progress)
+
+        def save(reached: Checkpoint) -> None:
+            if communicator.rank == 0:
+                folder.write_history(trace, reached.history)
+            if watch is not None:
+                reached = replace(reached, held_out=tuple(watch.scores), best=watch.best)
+            reached.write(folder.checkpoint, communicator)
+
+        estimator, encoded = _encoded(run)
+        watch = None if settings.patience is None else _held_out(settings, estimator, observe, checkpoint)
+        in_memory = isinstance(encoded, GraphData) and communicator.size == 1
+        with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # the status says it
+            solution = learn_in_segments(
+                encoded,
+                **estimator.learning_options(),
+                every=settings.checkpoint_every,
+                save=save,
+                checkpoint=checkpoint,
+                communicator=communicator,
+                callback=watch or observe,
+            )
+            if in_memory and not (watch and watch.stopped):
+                solution = to_adopt(estimator, encoded, solution)
+            solution = solution if watch is None else watch.chosen(solution)
+        estimator.adopt(solution)
+        trained = _written(run, estimator, trace, watch)
+        if in_memory and solution.status is not Status.STOPPED:
+            judge(estimator, encoded)
+        return trained
 
 
-def _train(
-    folder: RunFolder,
-    settings: RunSettings,
-    data: RunData | Path,
-    checkpoint: Checkpoint | None,
-    callback: Callback | None,
-    communicator: Communicator,
-) -> TrainedRun:
-    trace = [] if checkpoint is None else folder.read_history(checkpoint.iterations)[0]
+def _encoded(run: OpenRun) -> tuple[Any, GraphData | PackedFolder]:
+    """The estimator, and the data as it learns from it."""
+    if not isinstance(run.data, RunData):
+        assert run.data is not None
+        return estimator_of_pack(run.data, run.settings), PackedFolder.open(run.data)
+    estimator: Any = run.settings.estimator()
+    with places_of(run.data.places):
+        encoded = estimator.encode(run.data.X, run.data.y, **run.data.given)
+    _warn_of_long_documents(run.settings, run.data)
+    choose_prior(estimator, encoded)
+    return estimator, encoded
 
-    def observe(progress: Progress) -> Any:
-        # Without the weights: a copy of them for every iteration would fill the memory.
-        trace.append(Progress(**{**vars(progress), "weights": progress.weights[:0].copy()}))
-        return None if callback is None else callback(progress)
 
-    def save(reached: Checkpoint) -> None:
-        if communicator.rank == 0:
-            folder.write_history(trace, reached.history)
-        if watch is not None:
-            reached = replace(reached, held_out=tuple(watch.scores), best=watch.best)
-        reached.write(folder.checkpoint, communicator)
-
-    estimator: Any
-    encoded: GraphData | PackedFolder
-    if isinstance(data, RunData):
-        estimator = settings.estimator()
-        with places_of(data.places):
-            encoded = estimator.encode(data.X, data.y, **data.given)
-        _warn_of_long_documents(settings, data)
-        choose_prior(estimator, encoded)
-    else:
-        estimator, encoded = estimator_of_pack(data, settings), PackedFolder.open(data)
-    watch = None if settings.patience is None else _held_out(settings, estimator, observe, checkpoint)
-    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # the status says it
-        solution = learn_in_segments(
-            encoded,
-            **estimator.learning_options(),
-            every=settings.checkpoint_every,
-            save=save,
-            checkpoint=checkpoint,
-            communicator=communicator,
-            callback=watch or observe,
-        )
-        if isinstance(encoded, GraphData) and communicator.size == 1 and not (watch and watch.stopped):
-            solution = to_adopt(estimator, encoded, solution)
-        solution = solution if watch is None else watch.chosen(solution)
-    estimator.adopt(solution)
+def _written(run: OpenRun, estimator: Any, trace: list[Progress], watch: HeldOut | None) -> TrainedRun:
+    """Write the model and how training went, and score it."""
+    folder, settings, solution = run.folder, run.settings, estimator.solution_
     metrics = _training_metrics(solution, trace) | {"prior_variance": estimator.prior_variance_}
     if watch is not None:
         metrics["held_out"] = [{"iteration": iteration, "log_loss": loss} for iteration, loss in watch.scores]
-    if isinstance(data, RunData) and hasattr(estimator, "n_skips_"):
-        metrics["skip_edges"], metrics["documents"] = estimator.n_skips_, len(data.documents)
-    if communicator.rank > 0:
+    if isinstance(run.data, RunData) and hasattr(estimator, "n_skips_"):
+        metrics["skip_edges"], metrics["documents"] = estimator.n_skips_, len(run.data.documents)
+    if run.communicator.rank > 0:
         return TrainedRun(folder, metrics, solution.converged)
     estimator.save(folder.model)
     folder.write_history(trace, solution.history)
-    run, files = FittedRun.load(folder), {"dev": settings.dev, "test": settings.test}
-    evaluations = {path: evaluate_run(run, [path]) for path in dict.fromkeys(files.values()) if path is not None}
+    fitted, files = FittedRun.load(folder), {"dev": settings.dev, "test": settings.test}
+    evaluations = {path: evaluate_run(fitted, [path]) for path in dict.fromkeys(files.values()) if path is not None}
     metrics |= {name: evaluations[path].scores for name, path in files.items() if path is not None}
     write_json(folder.metrics, metrics)
     if solution.converged:
         Checkpoint.remove(folder.checkpoint)
-    if isinstance(encoded, GraphData) and communicator.size == 1 and solution.status is not Status.STOPPED:
-        judge(estimator, encoded)
     return TrainedRun(folder, metrics, solution.converged, evaluations)
 
 
