@@ -21,7 +21,7 @@ def rectangular(values: object, name: str) -> NDArray[Any]:
     """``values`` as an array, neither ragged nor with masked entries."""
     if isinstance(values, np.ma.MaskedArray) and np.ma.getmaskarray(values).any():
         place = ", ".join(map(str, np.argwhere(np.ma.getmaskarray(values))[0].tolist()))
-        raise ArgumentError(name, f"is an array with masked entries, the first at [{place}]; every entry must count")
+        raise ArgumentError(name, f"has masked entries, the first at [{place}]; fill them in")
     try:
         return np.asarray(values)
     except ValueError:
@@ -75,7 +75,9 @@ def number_pairs(values: object, n: int, name: str, what: str = "node") -> Ints:
     if array.min() < 0 or array.max() >= n or wrong.any():
         wrong |= ((array < 0) | (array >= n)).any(axis=1)
         e = int(np.argmax(wrong))
-        raise ArgumentError(name, f"[{e}] = {tuple(array[e].tolist())} must join two different {what}s of 0 to {n - 1}")
+        raise ArgumentError(
+            name, f"[{e}] = {tuple(array[e].tolist())} must join two different {what}s from 0 to {n - 1}"
+        )
     return array.astype(np.int64)
 
 

@@ -308,8 +308,8 @@ class Variables:
         for column, of in zip(columns, labels, strict=True):
             if column.name not in given and column.categories is None and len(of) > max(_LISTED, len(column.cells) / 2):
                 warn(
-                    f"X: column {column.name!r} has {len(of)} states in {len(column.cells)} rows: leave out what names "
-                    "rows, and put times and measurements into bins, as pandas.cut does",
+                    f"X: column {column.name!r} has {len(of)} states in {len(column.cells)} rows: leave out "
+                    "identifiers, and put times and measurements into bins, as pandas.cut does",
                     UserWarning,
                 )
         for name, of in zip(names, labels, strict=True):

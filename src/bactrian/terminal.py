@@ -129,7 +129,7 @@ def check_output(output: Path | None, inputs: Iterable[Path | None]) -> None:
             raise BadInputError(f"--output: cannot write {output}")
         for path in inputs:
             if path is not None and path.exists() and target.exists() and target.samefile(path):
-                raise BadInputError(f"--output: {output} is an input, which would be lost")
+                raise BadInputError(f"--output: {output} is an input file, and would be overwritten")
 
 
 def make_folder(path: Path) -> None:

@@ -217,7 +217,7 @@ def test_bad_arguments() -> None:
         bt.infer(model, [0.0], tighten=-1)
     with pytest.raises(TypeError, match="tighten must be an integer"):
         bt.infer(model, [0.0], tighten=True)
-    with pytest.raises(ValueError, match="tighten is for 'bp', 'rbp', 'double-loop'; 'trw' does not take it"):
+    with pytest.raises(ValueError, match="tighten is an option of 'bp', 'rbp', 'double-loop', not of 'trw'"):
         bt.infer(model, [0.0], "trw", tighten=2)
     with pytest.raises(ValueError, match="entropy='bethe'"):
         bt.Camel(entropy="clusters", tighten=2)

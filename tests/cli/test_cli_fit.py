@@ -68,7 +68,7 @@ def test_intervals_stand_behind_the_numbers(run, table, tmp_path, capsys):
     assert call("fit", table, "-o", tmp_path / "bare", "--no-intervals") == 0
     assert "How sure the field is" not in (tmp_path / "bare" / "report.html").read_text()
     assert call("query", tmp_path / "bare", "P(lung=ill)", "--interval") == 2
-    assert "no rows of its own" in capsys.readouterr().err
+    assert "need the rows that the field was fitted to" in capsys.readouterr().err
 
 
 def test_questions(run, capsys):

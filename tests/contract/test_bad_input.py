@@ -420,12 +420,12 @@ def test_sample_weight_of_zero_everywhere() -> None:
 
 @pytest.mark.parametrize("edge", [(0, 5), (-1, 0)])
 def test_edge_out_of_range(edge: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match=r"edges\[1\] = .* must join two different nodes of 0 to 4"):
+    with pytest.raises(ValueError, match=r"edges\[1\] = .* must join two different nodes from 0 to 4"):
         graph_data(edges=[(0, 1), edge])
 
 
 def test_edge_from_a_node_to_itself() -> None:
-    with pytest.raises(ValueError, match=r"edges\[1\] = \(2, 2\) must join two different nodes of 0 to"):
+    with pytest.raises(ValueError, match=r"edges\[1\] = \(2, 2\) must join two different nodes from 0 to"):
         graph_data(edges=[(0, 1), (2, 2)])
 
 

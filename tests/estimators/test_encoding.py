@@ -135,7 +135,7 @@ def test_what_is_no_feature_is_named(entry: Any, how: str) -> None:
 
     with pytest.raises(TypeError, match=r"^X\[1\]\[2\]: features must be strings, or tuples of strings, found"):
         encode([[["a"]], [["b"], [], ["a", ("b",), entry]]])
-    with pytest.raises(TypeError, match="a bundle holds strings alone, found another entry in"):
+    with pytest.raises(TypeError, match="a bundle must hold only strings, found"):
         encode([[["a", ("b", entry)]]])
     with pytest.raises(TypeError, match=r"^X\[0\]\[1\]: a token is a dict or a list of strings"):
         encode([[["a"], 7]])

@@ -116,7 +116,7 @@ def test_nodes_without_features():
 def test_edges_from_a_node_to_itself_are_left_out():
     weights = np.array([*WEIGHTS[:2], 9.0, *WEIGHTS[2:]])[:, None]
     looped = (X, [*EDGES[:2], (4, 4), *EDGES[2:]], weights)
-    with pytest.warns(UserWarning, match=r"X: edges from a node to itself are left out, 1 in all, first in X\[1\]"):
+    with pytest.warns(UserWarning, match=r"X: ignored edges from a node to itself \(1 in all, the first in X\[1\]\)"):
         crf = bt.GraphCRF().fit([(X, EDGES, WEIGHTS), looped], [Y, Y[::-1]])
     expected = bt.GraphCRF().fit([(X, EDGES, WEIGHTS), (X, EDGES, WEIGHTS)], [Y, Y[::-1]])
     np.testing.assert_allclose(crf.weights_, expected.weights_, atol=1e-9)
@@ -169,7 +169,7 @@ def test_a_single_picture_and_volumes():
     crf = bt.GridCRF().fit([picture], [labels])
     with pytest.raises(ValueError, match=r"X is of a single grid; pass lists: .*, predict\(\[X\]\)"):
         crf.predict(picture)
-    with pytest.raises(ValueError, match=r"y\[0\] has volumes, of three axes; pass connectivity=6"):
+    with pytest.raises(ValueError, match=r"y\[0\] is a volume, with three axes; pass connectivity=6"):
         bt.GridCRF().fit([picture], [rng.integers(0, 2, (6, 5, 3))])
     with pytest.raises(ValueError, match=r"X\[0\] must have shape .*; for volumes pass connectivity=6"):
         crf.predict([picture[..., None]])

@@ -447,7 +447,7 @@ def test_rows_that_cannot_be_score_minus_infinity():
         ({"edges": "star"}, ValueError, "edges must be 'auto', 'select', 'tree', 'complete', 'grid' or pairs"),
         ({"edges": "grid"}, ValueError, "shape must be"),
         ({"edges": "grid", "shape": (3, 1)}, ValueError, r"shape must be \(height, width\)"),
-        ({"edges": [(0, 4)]}, ValueError, r"edges\[0\] = \(0, 4\) must join two different variables of 0 to 3"),
+        ({"edges": [(0, 4)]}, ValueError, r"edges\[0\] = \(0, 4\) must join two different variables from 0 to 3"),
         ({"edges": [(0, 1), (2, 2)]}, ValueError, r"edges\[1\] = \(2, 2\)"),
         ({"edges": [(0, 1), (1, 0)]}, ValueError, "more than once"),
         ({"edges": [(0, 1, 2)]}, ValueError, r"edges must have shape \(n_edges, 2\)"),
@@ -710,7 +710,7 @@ def test_scores_by_a_log_partition_that_did_not_converge_say_so():
     field.fit(X)  # no warning: where messages do not converge, annealing tells that the field is the better model
     for call in (field.score_samples, field.score_samples):  # each time, whatever is remembered
         with pytest.warns(
-            bt.ConvergenceWarning, match=r"log Z is that of rbp, which did not converge.*memory_budget"
+            bt.ConvergenceWarning, match=r"log Z comes from rbp, which did not converge.*memory_budget"
         ) as once:
             call(X)
         assert len(once) == 1

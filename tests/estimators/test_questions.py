@@ -204,7 +204,7 @@ def test_draws_given_states(field):
     assert set(drawn["income"]) == {"high"}
     expected = field.conditional({"income": "high"})["sex"]["M"].item()
     assert (drawn["sex"] == "M").mean() == pytest.approx(expected, abs=0.03)
-    with pytest.raises(ValueError, match="given is for independent draws"):
+    with pytest.raises(ValueError, match="given needs independent draws"):
         field.sample(10, given={"income": "high"}, rounded=True)
 
 

@@ -281,13 +281,13 @@ def test_intervals_are_kept_by_files_if_they_were_asked_for(tmp_path):
     for again in (bt.MarkovRandomField.load(tmp_path / "with"), pickle.loads(pickle.dumps(field))):
         np.testing.assert_allclose(again.confint({0: 1}), expected)
         np.testing.assert_allclose(again.standard_errors_, field.standard_errors_)
-    with pytest.raises(ValueError, match="no rows of its own"):
+    with pytest.raises(ValueError, match="need the rows that the field was fitted to"):
         bt.MarkovRandomField.load(tmp_path / "without").confint()
 
 
 def test_what_has_no_intervals_says_so():
     X = rows_of(60)
-    with pytest.raises(ValueError, match=r"no rows of its own.*: some of its variables are hidden"):
+    with pytest.raises(ValueError, match=r"rows that the field was fitted to: some of its variables are hidden"):
         _ = bt.MarkovRandomField(hidden={"h": 2}, n_starts=1, tolerance=0.01).fit(X).standard_errors_
     with pytest.raises(ValueError, match="no formulas for intervals of 'piecewise'; use bootstrap"):
         bt.MarkovRandomField(method="piecewise").fit(X).confint()

@@ -476,7 +476,7 @@ def test_bethe_on_large_graphs_with_loops_is_refused_before_work() -> None:
     edges = edges[edges[:, 0] < edges[:, 1]]
     labels = np.where(rng.random(2500) < 0.5, rng.integers(0, 2, 2500), -1)
     crf = bt.GraphCRF(method="cccp", prior_variance=1.0)
-    with pytest.raises(ValueError, match=r"cccp does not learn with unknown states .* choose method='convex'"):
+    with pytest.raises(ValueError, match=r"cccp does not support unknown states .* choose method='convex'"):
         crf.fit([(rng.normal(size=(2500, 1)), edges)], [labels])
 
 

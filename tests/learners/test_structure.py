@@ -352,8 +352,8 @@ def test_plot_shows_thickness_and_sign():
         ({"edges": "select", "criterion": "bic"}, "criterion must be one of ebic, aic, cv, stability"),
         ({"edges": "tree", "tables": "potts"}, "needs tables='full' and no hidden variables"),
         ({"edges": "tree", "criterion": "cv"}, "criterion = 'cv' is for selected edges, found edges='tree'"),
-        ({"edges": [(0, 1), "selects"]}, "must be pairs, with 'select' behind them for the rest, found 'selects'"),
-        ({"edges": [(0, 5), "select"]}, r"edges\[0\] = \(0, 5\) must join two different variables of 0 to 2"),
+        ({"edges": [(0, 1), "selects"]}, "must be pairs, perhaps followed by 'select', found 'selects'"),
+        ({"edges": [(0, 5), "select"]}, r"edges\[0\] = \(0, 5\) must join two different variables from 0 to 2"),
     ],
 )
 def test_mistakes_are_named(options, said):

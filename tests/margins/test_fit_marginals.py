@@ -418,7 +418,7 @@ GOOD = (("a", "b"), [[30.0, 20.0], [10.0, 40.0]])
         (lambda: bt.Marginal(("a", "a"), [[1.0]]), "names must be one or more different variables"),
         (
             lambda: bt.Marginal((1, 0), [[1.0, 2.0]]),
-            r"names must be one or more strings, since numbers count .* \(1, 0\)",
+            r"names must be one or more strings, found \(1, 0\)",
         ),
         (lambda: bt.Marginal(0, [1.0, 2.0]), "names must be one or more strings"),
         (lambda: bt.Marginal("a", [1.0, np.nan]), r"table holds NaN or infinity at \(1,\)"),
@@ -452,7 +452,7 @@ def test_bad_tables_are_refused(make, message):
         ([bt.Marginal(*GOOD)], {"cardinalities": {"a": 2, "b": ["x", "x"]}}, r"cardinalities\['b'\] must be a number"),
         ([bt.Marginal(*GOOD)], {"cardinalities": {"a": 2, "b": 0}}, r"cardinalities\['b'\] must be at least 1"),
         ([bt.Marginal(*GOOD)], {"cardinalities": [2, 2]}, "cardinalities must map names"),
-        ([bt.Marginal(*GOOD), bt.Marginal("b", [1.0, 2.0, 3.0])], {}, r"margins\[1\] has 3 states of 'b', others 2"),
+        ([bt.Marginal(*GOOD), bt.Marginal("b", [1.0, 2.0, 3.0])], {}, r"margins\[1\] has 3 states of 'b', an"),
         ([bt.Marginal(*GOOD), bt.Marginal("b", [41.0, 60.0])], {}, r"margins\[1\] is exact and adds up to 101, but ma"),
         ([bt.Marginal(*GOOD)], {"total": 90.0}, r"margins\[0\] is exact and adds up to 100, but total is 90"),
         ([bt.Marginal(*GOOD)], {"total": -1.0}, "total must be positive and finite"),

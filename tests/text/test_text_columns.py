@@ -247,7 +247,9 @@ def test_a_file_may_begin_with_a_hash_tag(tag, tmp_path):
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "cp037"])
 def test_encodings_that_hide_the_ends_of_lines_are_refused(encoding, tmp_path):
-    with pytest.raises(ValueError, match=f"is read by lines, which {encoding} hides; convert the file to utf-8"):
+    with pytest.raises(
+        ValueError, match=f"is read line by line, which {encoding} does not allow; convert the file to utf-8"
+    ):
         read(tmp_path, "Rome B-LOC\nfell O\n".encode(encoding), encoding=encoding)
 
 

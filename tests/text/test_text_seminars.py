@@ -86,7 +86,7 @@ def test_tags_come_back(case):
 
 
 def test_tags_are_checked():
-    with pytest.raises(ValueError, match="must lie between 2, where the one before ends"):
+    with pytest.raises(ValueError, match="must lie between 2, the end of the one before"):
         write_tagged("abc", [("x", 0, 2), ("y", 1, 3)])
     with pytest.raises(ValueError, match="must lie between 0"):
         write_tagged("abc", [("x", 2, 4)])

@@ -283,7 +283,7 @@ print("same", (again.predict([graph], known=[known])[0] == list(found.values()))
     seen = walk.python("club.py")
     assert seen.code == 0, seen.text
     assert "X is a single graph; pass a list of graphs and a list of labels: fit([X], [y])" in seen.text
-    assert "edges from a node to itself are left out, 1 in all" in seen.text
+    assert "ignored edges from a node to itself (1 in all" in seen.text
     said = dict(line.split(" ", 1) for line in seen.lines if re.match("(learning|right|known|same) ", line))
     assert said["learning"] == "converged"
     assert int(said["right"]) >= 20  # of 24

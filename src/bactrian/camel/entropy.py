@@ -245,8 +245,8 @@ def concave_numbers(data: PackedData, numbers: CountingNumbers | str) -> Carving
     )
     if (carving.hub + around <= _ROUNDING).any():
         raise ValueError(
-            "counting_numbers leave nothing of the clusters around some sepset: message passing needs the numbers of a "
-            "sepset and of its clusters to add up to more than 0 (lower the sepsets' numbers a little)"
+            "counting_numbers of a sepset and the clusters around it must add up to more than 0 for message passing "
+            "(lower the sepsets' numbers a little)"
         )
     return carving
 

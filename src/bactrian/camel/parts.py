@@ -200,4 +200,4 @@ class Storage:
 @singledispatch
 def store(data: Any, carve: Carve, context: Context, *, consistency: bool, **options: Any) -> Storage:
     """The parts of ``data`` under the counting numbers that ``carve`` gives."""
-    raise TypeError(f"no engine keeps {type(data).__name__}; for PackedData, import bactrian.engines.memory")
+    raise TypeError(f"no engine supports {type(data).__name__}; for PackedData, import bactrian.engines.memory")

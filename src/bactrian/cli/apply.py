@@ -143,7 +143,7 @@ def _with_known_words(documents: Iterable[Document], path: Path, run: FittedRun)
     if total >= _FEW and known < _HARDLY_ANY * total:
         warn(
             f"{path}: only {known:,} of {total:,} tokens are words of the training texts; if the language is the same, "
-            "the texts may be split in another way: train with another --tokenizer"
+            "the texts may be tokenized differently: train with another --tokenizer"
         )
 
 

@@ -265,11 +265,11 @@ def _of_pack(values: dict[str, Any]) -> dict[str, Any]:
     if not packs:
         return values
     if len(paths) > 1:
-        raise ValueError(f"{packs[0]} is a pack, which is learned from alone; leave out the other files")
+        raise ValueError(f"{packs[0]} is a pack; train on it alone, without other files")
     told = {*values, *values.get("options", {})}
     fixed = [name for name in ("input", "features", "scheme", "model", "min_frequency") if name in told]
     if fixed:
-        raise ValueError(f"{fixed[0]} was settled when {packs[0]} was packed; leave it out, or pack again")
+        raise ValueError(f"{fixed[0]} is fixed in the pack {packs[0]}; leave it out, or pack again")
     base = RunFolder(Path(packs[0])).read_settings()[0].as_dict()
     options = {**base["options"], **values.get("options", {})}
     return {**base, **values, "train": packs, "options": options}

@@ -87,7 +87,7 @@ def write_packed(path: Path, data: PackedData) -> None:
     """Write packed data of structured graphs, all but its observed features, in one step."""
     scores = data.scores
     if not isinstance(scores, StructuredScores):
-        raise TypeError("only GraphData can be packed into files; models made by hand are learned from in memory")
+        raise TypeError("only GraphData can be packed into files; learn from models made by hand in memory")
     assert data.hub_truth is not None
     described: dict[str, Any] = {
         "table_shared": data.layout.table_shared,
@@ -316,7 +316,9 @@ class PackedFolder:
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{folder / 'pack.json'} is damaged: {error}") from None
         if not known:
-            raise ValueError(f"{folder / 'pack.json'} is of another format or another release; pack the data again")
+            raise ValueError(
+                f"{folder / 'pack.json'} was written in another format or by another release; pack the data again"
+            )
         chunks = tuple(Chunk(**chunk) for chunk in document["chunks"])
         return PackedFolder(folder, document["n_weights"], chunks, document["observed_sha256"])
 

@@ -336,7 +336,7 @@ def _columns_of_bundles(names: Names | GrowingVocabulary, bundles: list[Bundle],
         return rows, names.look_up(chain.from_iterable(bundles), pool)
     except NoStringError as error:
         bundle = next(bundle for bundle in bundles if any(entry is error.entry for entry in bundle))
-        raise TypeError(f"a bundle holds strings alone, found another entry in {bundle[:3]!r}") from None
+        raise TypeError(f"a bundle must hold only strings, found {bundle[:3]!r}") from None
 
 
 def _matrix(rows: Ints, columns: Ints, values: Floats | None, shape: tuple[int, int]) -> sp.csr_array:

@@ -191,9 +191,9 @@ class FittedField:
         if not converged:
             method = self.inference_method
             warn(
-                f"log Z is that of {method}, which did not converge, so that scores are not log-probabilities: raise "
-                f"memory_budget until exact inference fits, use inference={_OTHER.get(method, 'double-loop')!r}, or a "
-                "stronger prior",
+                f"log Z comes from {method}, which did not converge, so scores are not log-probabilities: raise "
+                f"memory_budget until exact inference fits, or use inference={_OTHER.get(method, 'double-loop')!r} or "
+                "a stronger prior",
                 ConvergenceWarning,
             )
         return value
@@ -316,7 +316,7 @@ class FittedField:
             raise ValueError(f"n_samples must be an integer of at least 1, found {n_samples!r}")
         seed, seen = self._seed(seed), self._evidence(given, "given")
         if rounded and seen:
-            raise ArgumentError("given", "is for independent draws, and rounded rows are not; use rounded=False")
+            raise ArgumentError("given", "needs independent draws: use rounded=False")
         n, cardinalities = int(n_samples), self._model.graph.cardinalities
         if rounded:
             scopes, tables, possible = self._tables_to_match()

@@ -170,7 +170,7 @@ class GraphReader:
                 edge_rows.append(given)
         if any(loops):
             first = int(np.argmax(np.array(loops) > 0))
-            warn(f"X: edges from a node to itself are left out, {sum(loops)} in all, first in X[{first}]", UserWarning)
+            warn(f"X: ignored edges from a node to itself ({sum(loops)} in all, the first in X[{first}])", UserWarning)
         counts = np.array([rows.shape[0] for rows in nodes], dtype=np.int64)
         if self.n_features is None and not counts.any():
             raise ValueError("X has no nodes at all; expected at least one")

@@ -233,7 +233,7 @@ def _check_axes(X: Any, y: Any, axes: int) -> None:
     if listed and isinstance(X, np.ndarray) and n_grids != len(y) and X.shape[:axes] == shape:
         raise ArgumentError("X", _SINGLE)
     if found == 3 > axes:
-        raise ArgumentError("y", "has volumes, of three axes; pass connectivity=6, or 18 or 26", 0)
+        raise ArgumentError("y", "is a volume, with three axes; pass connectivity=6, 18 or 26", 0)
 
 
 def _checked_grids(X: Any, axes: int) -> Iterator[tuple[NDArray[Any], Any]]:

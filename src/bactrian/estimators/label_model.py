@@ -192,9 +192,9 @@ class LabelModel(LearnedEstimator):
         found, most = chosen / votes.sum(), votes.max(axis=1).sum() / votes.sum()
         if found < most - _BELOW_MAJORITY:
             warn(
-                f"the labels agree with {100 * found:.1f} % of what labellers say, those of majority vote with "
-                f"{100 * most:.1f} %: few labellers may have been taken for the truth (see labellers_); name those "
-                "that copy from each other with edges=, or give some true labels",
+                f"the labels agree with {100 * found:.1f} % of what labellers say, those of a majority vote with "
+                f"{100 * most:.1f} %: the model may trust a few labellers too much (see labellers_); name those that "
+                "copy from each other with edges=, or give some true labels",
                 AttainmentWarning,
             )
 

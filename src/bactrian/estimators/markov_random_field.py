@@ -426,7 +426,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
 
     def _learned_on_device(self, data: Samples, **options: Any) -> Solution:
         if self._unknown:
-            raise ArgumentError("device", "does not learn where states are unknown; bactrian does on the CPU")
+            raise ArgumentError("device", "does not support unknown states; learn on the CPU (device=None)")
         from bactrian.engines.torch.learn import learn_field
 
         given = {name: value for name, value in options.items() if name not in ("l1", "n_threads", "seed")}
@@ -507,8 +507,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             others = " or ".join(repr(name) for name in ("pseudolikelihood", "trw") if name != self.method_)
             warn(
                 f"{self.solution_.method}: the field gives the training samples a mean log-likelihood of {joint:.2f} "
-                f"(log Z by {by}), independent variables {apart:.2f}: use method='exact' where a junction tree fits, "
-                f"{others}, or another prior",
+                f"(log Z by {by}), less than the {apart:.2f} of independent variables: use method='exact' "
+                f"where a junction tree fits, {others}, or another prior",
                 AttainmentWarning,
             )
 
@@ -721,9 +721,9 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         hidden = self._kept.variables.n_hidden > 0
         if self._samples is None or hidden:
             why = "some of its variables are hidden" if hidden else "it was learned from margins, or read from a file"
-            raise ValueError(f"the field has no rows of its own, which say how sure it is: {why}")
+            raise ValueError(f"intervals and tests need the rows that the field was fitted to: {why}")
         if self.l1:
-            raise ArgumentError("l1", f"= {self.l1}: there are no formulas for intervals; select edges, then use 0")
+            raise ArgumentError("l1", f"= {self.l1} has no intervals; select edges, then fit with l1=0")
         names = ("tolerance", "max_iterations", "seed")
         return LearnedRows(
             self.model_,

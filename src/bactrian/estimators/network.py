@@ -39,7 +39,7 @@ def check_edges(edges: Any, criterion: Any) -> None:
             raise ArgumentError("criterion", f"= {criterion!r} is for selected edges, found edges={edges!r}")
     words = [pair for pair in pairs if isinstance(pair, str)] if isinstance(pairs, list | tuple) else []
     if words:
-        raise ArgumentError("edges", f"must be pairs, with 'select' behind them for the rest, found {words[0]!r}")
+        raise ArgumentError("edges", f"must be pairs, perhaps followed by 'select', found {words[0]!r}")
     if not (isinstance(pairs, str) and pairs in WORDS) and not has_names(pairs):
         checked_edges(pairs, None, np.iinfo(np.int64).max)
 

@@ -96,8 +96,8 @@ class Contrasts:
         edge_first = int(first[-1]) + pointer(of_edge)
         if edge_first[-1] > _MOST_CONTRASTS:
             raise ValueError(
-                f"the field has {edge_first[-1]} free weights, and intervals take a matrix of their squares: the limit "
-                f"is {_MOST_CONTRASTS}. Select edges, or name fewer of them"
+                f"intervals need the covariance of all free weights, at most {_MOST_CONTRASTS}; the field has "
+                f"{edge_first[-1]}. Select edges, or name fewer of them"
             )
         number = {(u, v): e for e, (u, v) in enumerate(edges.tolist())}
         rows, columns, signs, pairs, start = [], [], [], [np.zeros((0, 2), dtype=np.int64)], 0

@@ -249,7 +249,7 @@ def check_inference(method: str, given: Mapping[str, Any]) -> None:
 def _check_method(option: str, method: str, methods: Sequence[str]) -> None:
     """Refuse an option of certain methods for another."""
     if method not in methods:
-        raise ArgumentError(option, f"is for {', '.join(map(repr, methods))}; {method!r} does not take it")
+        raise ArgumentError(option, f"is an option of {', '.join(map(repr, methods))}, not of {method!r}")
 
 
 def _propagation(method: str, schedule: str | None) -> Callable[[Problem], list[InferenceResult]]:

@@ -109,9 +109,8 @@ class Hidden:
         learner = self.folded
         if isinstance(learner, Camel) and learner.fold and _has_many_loops(data):
             raise ValueError(
-                f"{self.name} does not learn with unknown states (-1) on graphs with loops of more than "
-                f"{_MOST_NODES:,} nodes: the entropy of what is free is relinearised, that of what was seen not, and "
-                "weights run away; choose method='convex', or leave out what is unknown"
+                f"{self.name} does not support unknown states (-1) on graphs with loops and more than {_MOST_NODES:,} "
+                "nodes, where its weights diverge; choose method='convex', or leave out what is unknown"
             )
         if context.communicator.size > 1:
             raise ValueError("learning with unknown states (-1) runs on one rank")

@@ -98,7 +98,7 @@ def _from_csv(path: Path | None, base: Path | None) -> dict[str, Any]:
                     known.setdefault(state, len(known))
                 groups[file].setdefault(tuple(cell.states), []).append(cell)
     if base is not None and len(groups[base]) > 1:
-        raise ValueError(f"{base}: a seed table has the same variables filled in on every line")
+        raise ValueError(f"{base}: every line of a seed table must fill in the same variables")
     found = {file: [_table(*group, labels) for group in of.items()] for file, of in groups.items()}
     states = {name: list(known) for name, known in labels.items()}
     return {"margins": found[path] if path else [], "cardinalities": states, "base": found[base][0] if base else None}

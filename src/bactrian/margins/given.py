@@ -61,7 +61,7 @@ class Marginal:
     def __init__(self, names: str | Sequence[str], table: ArrayLike, stddev: ArrayLike | None = None) -> None:
         listed = (names,) if isinstance(names, str) or not isinstance(names, Iterable) else tuple(names)
         if not all(isinstance(name, str) for name in listed):
-            raise ArgumentTypeError("names", f"must be one or more strings, since numbers count variables: {names!r}")
+            raise ArgumentTypeError("names", f"must be one or more strings, found {names!r}")
         self.names: tuple[str, ...] = listed
         if not self.names or len(set(self.names)) != len(self.names):
             raise ArgumentError("names", f"must be one or more different variables, found {names!r}")
@@ -269,7 +269,7 @@ def _shapes(margins: Sequence[Marginal]) -> dict[str, int]:
     for i, margin in enumerate(margins):
         for name, size in zip(margin.names, margin.table.shape, strict=True):
             if seen.setdefault(name, size) != size:
-                raise ArgumentError("margins", f" has {size} states of {name!r}, others {seen[name]}", i)
+                raise ArgumentError("margins", f" has {size} states of {name!r}, an earlier margin {seen[name]}", i)
     return seen
 
 
@@ -298,7 +298,7 @@ def _in_counts(margins: Sequence[Marginal], total: Any, rescale: bool) -> tuple[
         weights = np.array([1.0 / margin.variance.sum() for margin in counts])
         number = float(weights @ [margin.table.sum() for margin in counts] / weights.sum())
         if not number > 0.0:
-            raise ArgumentError("total", "cannot be estimated: the noisy margins add up to less than 0; give it")
+            raise ArgumentError("total", "must be given: the noisy margins add up to less than 0")
     number = 1.0 if number is None else number
     _check_range("margins", number, _TOTAL, ": the total that they add up to ")
     for i, margin in exact:

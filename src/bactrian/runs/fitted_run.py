@@ -75,7 +75,7 @@ class FittedRun:
                 f"called {missing}, or train without {option} to tag raw text"
             )
         if self.extractor is not None and self.extractor.lines and document.line_starts is None and len(document):
-            raise ValueError(f"{place}: the model was trained with features of lines, which files of columns lack")
+            raise ValueError(f"{place}: the model uses features of lines, which files of columns do not have")
 
     def label_documents(
         self, documents: Iterable[Document], *, probabilities: bool = False, known: bool = False, together: int = 64
@@ -94,7 +94,7 @@ class FittedRun:
         for batch in batches(graphs, lambda graph: len(graph.node_features), _TOGETHER, 64):
             missing = next((graph for graph in batch if graph.labels is None), None) if known else None
             if missing is not None:
-                raise ValueError(f"{missing.place}: there are no labels, which --known reads")
+                raise ValueError(f"{missing.place}: --known needs labels")
             tables = self.graph_marginals(
                 [graph.inputs for graph in batch],
                 [graph.place for graph in batch],
@@ -139,7 +139,7 @@ class FittedRun:
     def _known_tags(self, document: Document) -> list[Any]:
         """Tags of a document, None for those that are unknown."""
         if document.tags is None:
-            raise ValueError(f"{document.name}: there is no column tag, which --known reads")
+            raise ValueError(f"{document.name}: --known needs a column called tag")
         named = {str(label): label for label in self.classes}
         for t, tag in enumerate(document.tags):
             if tag not in named and tag not in UNKNOWN_TAGS:

@@ -108,7 +108,7 @@ def _source(settings: RunSettings, communicator: Communicator) -> RunData | Path
     if is_pack(first):
         return first
     if communicator.size > 1:
-        raise ValueError("several ranks learn from a pack; make one with: bactrian pack")
+        raise ValueError("several ranks need a pack; make one with: bactrian pack")
     return read_data(settings.train, settings)
 
 

@@ -289,7 +289,7 @@ def decoded_lines(stream: Iterable[bytes], encoding: str, where: str) -> Iterato
     ['Rome', 'fell']
     """
     if b"\n".decode(encoding, "replace") != "\n":
-        raise ValueError(f"{where} is read by lines, which {encoding} hides; convert the file to utf-8")
+        raise ValueError(f"{where} is read line by line, which {encoding} does not allow; convert the file to utf-8")
     for number, line in enumerate(stream, start=1):
         content = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         yield _decoded(content, encoding, f"{where}, line {number}").rstrip("\r\n")

@@ -185,7 +185,7 @@ def allowed_transitions(tags: Sequence[str], scheme: str | None = None) -> tuple
     """
     found = guess_scheme(tags) if scheme is None else checked_scheme(scheme, "scheme")
     if found is None:
-        raise ArgumentError("tags", f"are of no scheme that is known: {list(tags)!r}")
+        raise ArgumentError("tags", f"must be written in a known scheme, found {list(tags)!r}")
 
     def may_follow(before: tuple[str, str], after: tuple[str, str]) -> bool:
         inside = before[0] in "BI" and before[1] == after[1]
@@ -237,7 +237,7 @@ def entity_tags(counts: Mapping[str, int]) -> dict[str, str] | None:
         return None
     if guess_scheme(written.values()) is None and written:
         found = ", ".join(f"{prefix}-" for prefix in sorted({tag[0] for tag in written.values()}))
-        raise ArgumentError(marks[0], f"and others have prefixes of no scheme: {found}")
+        raise ArgumentError(marks[0], f"and others have prefixes that no scheme has: {found}")
     return {tag: written.get(tag, "O") for tag in counts}
 
 

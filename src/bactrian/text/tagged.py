@@ -90,8 +90,8 @@ def write_tagged(text: str, marked: Iterable[TextSpan]) -> str:
     for number, (field, start, stop) in enumerate(sorted(marked, key=lambda span: span[1:])):
         if not end <= start <= stop <= len(text):
             raise ValueError(
-                f"marked[{number}] = {(field, start, stop)} (sorted) must lie between {end}, where the one before "
-                f"ends, and {len(text)}, where the text ends"
+                f"marked[{number}] = {(field, start, stop)} (sorted) must lie between {end}, the end of the one "
+                f"before, and {len(text)}, the end of the text"
             )
         pieces += [text[end:start], f"<{field}>", text[start:stop], f"</{field}>"]
         end = stop

@@ -54,7 +54,7 @@ class GraphBatch:
         self.node_pointer: Ints = pointer(self.node_counts)
         self.n_nodes = int(self.node_pointer[-1])
         if self.n_nodes < 1:
-            raise ValueError("node_counts must have a node at least")
+            raise ValueError("node_counts must add up to at least one node")
         self.edges: Ints = number_pairs(edges, self.n_nodes, "edges")
         graph = np.searchsorted(self.node_pointer, self.edges, side="right") - 1
         apart = graph[:, 0] != graph[:, 1]
@@ -159,7 +159,7 @@ class GraphBatch:
         k = node_scores.shape[1]
         if edge_scores.ndim not in (2, 3) or tuple(edge_scores.shape[-2:]) != (k, k):
             raise ValueError(
-                f"edge_scores must have shape (..., {k}, {k}), with at most one axis more, found "
+                f"edge_scores must have shape (..., {k}, {k}), with at most one more axis, found "
                 f"{tuple(edge_scores.shape)}"
             )
         for name, scores in (("node_scores", node_scores), ("edge_scores", edge_scores)):
@@ -282,7 +282,9 @@ def _laid_out(
     n_nodes = int(np.prod(shape))
     inside = np.ones(n_nodes, dtype=np.bool_) if mask is None else mask.ravel() != 0
     if not inside.any():
-        raise ArgumentError(*("scores", "must have a node at least") if mask is None else ("mask", "must leave a node"))
+        raise ArgumentError(
+            *("scores", "must have at least one node") if mask is None else ("mask", "must keep at least one node")
+        )
     if connectivity:
         pairs, kinds, graph = _regular(shape, connectivity, inside)
     else:

@@ -355,7 +355,7 @@ class CRF(torch.nn.Module):
         if edges is None and self.structure == "graph":
             raise ArgumentError("edges", "are missing: structure='graph' needs them")
         if edges is not None and not self._n_tables:
-            raise ArgumentError("edges", "belong to structure='graph', and to chains with edge_types")
+            raise ArgumentError("edges", "are for structure='graph', or for chains with edge_types")
         if edges is not None and (edges.ndim != 2 or len(edges) != 2 or edges.is_floating_point()):
             raise ArgumentError("edges", f"must be integers of shape (2, E), found {tuple(edges.shape)}")
         for name, part in (("edge_types", edge_types), ("batch", batch)):
@@ -363,7 +363,7 @@ class CRF(torch.nn.Module):
                 raise ArgumentTypeError(name, f"must be integers, found {part.dtype}")
         k = self.n_labels
         if edge_scores is not None and (edges is None or edge_scores.shape != (edges.shape[1], k, k)):
-            raise ArgumentError("edge_scores", f"must have shape (E, {k}, {k}), one table for each of the edges")
+            raise ArgumentError("edge_scores", f"must have shape (E, {k}, {k}), one table per edge")
 
     def _tables(self, steps: int) -> Tensor:
         """(T, K, K) tables of all types of edges."""

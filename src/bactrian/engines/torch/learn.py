@@ -151,7 +151,7 @@ def learn_field(
     """
     camel, place = checked_method(method), checked_device(device)
     if method == "cccp-empirical":
-        raise ValueError("a field does not learn by 'cccp-empirical' on a device; bactrian.learn does")
+        raise ValueError("method 'cccp-empirical' does not support fields on a device; use bactrian.learn")
     n, k, ends = sizes.size, int(sizes.max(initial=1)), edges.reshape(-1, 2)
     shared, has_tables = tables == "shared", tables == "full"
     if tables not in ("full", "shared", "potts") or (not has_tables and (sizes != k).any()):

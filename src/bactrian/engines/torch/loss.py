@@ -467,8 +467,8 @@ class _Counts(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.graphs.method == "cccp":
             raise NotImplementedError(
-                "beliefs and gradients of 'cccp' have no derivatives: they stop short of its fixed point; those of "
-                "'convex' and 'camel0' have"
+                "beliefs and gradients of method 'cccp', which stops short of its fixed point, have no derivatives; "
+                "use 'convex' or 'camel0'"
             )
         weights, scores, tables = ctx.saved_tensors
         step = _STEP / max(1e-300, *(float(part.abs().max()) for part in upstream if part.numel()))

@@ -406,7 +406,7 @@ class DevicePart:
 
     def links(self) -> NoReturn:
         """See :class:`Part`."""
-        raise NotImplementedError("multipliers on a device are not worked on one by one")
+        raise NotImplementedError("this engine does not support work on single links")
 
     def state(self) -> State:
         """See :class:`Part`."""
