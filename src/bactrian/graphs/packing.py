@@ -1,7 +1,7 @@
 """Packing: models made by hand and labelled graphs in arrays become :class:`PackedData`.
 
-Models go through the structure of their cluster graphs (:func:`build_layout`), labelled graphs straight to the same
-flat arrays (:func:`pack_graph_data`); neither makes a Python object per cluster, node or edge.
+Both go through a :class:`~bactrian.graphs.structure.GraphStructure`, from which :func:`build_layout` makes the flat
+arrays, without a Python object per cluster, node or edge.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.engines.numba.layout import Layout, pair_links
-from bactrian.engines.numba.orders import stable_order, sweep_order
+from bactrian.engines.numba.orders import sweep_order
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import ClusterTables, Instance, LogLinearModel, Moments, Samples
@@ -401,66 +401,24 @@ def projection_map(shape: tuple[int, ...], axes: tuple[int, ...]) -> NDArray[np.
 
 def pack_graph_data(data: GraphData, labels: Ints | None) -> PackedData:
     """Pack graphs: nodes are hubs, edges clusters of pairs."""
-    layout, n_nodes, sizes = _layout_of_graphs(data), data.n_nodes, np.diff(data.node_pointer)
-    n_edges = np.diff(layout.instance_clusters)
-    first_node, first_edge = np.repeat(data.node_pointer[:-1], sizes), np.repeat(layout.instance_clusters[:-1], n_edges)
-    packed = PackedData(
-        layout=layout,
-        scores=data.scores,
-        weights=data.weights,
-        blocks=instance_blocks(layout),
-        hub_given=np.full(n_nodes, data.node_factors == "clusters"),
-        hub_virtual=np.zeros(n_nodes, dtype=bool),
-        hub_kind=np.zeros(n_nodes, dtype=np.int64),
-        link_share=_node_shares(data.node_factors, layout.hub_links, layout.link_hub),
-        cluster_index=np.repeat(sizes, n_edges) + np.arange(first_edge.size) - first_edge,
-        hub_index=np.arange(n_nodes) - first_node,
-        link_edge=np.arange(layout.n_links) - 2 * first_edge[layout.link_cluster],
-        make_structure=cache(lambda: _structure_of_graphs(data)),
-        empirical=None,
-        hub_truth=None,
+    structure = _structure_of_graphs(data)
+    has_own_table = pointer(data.table_of_edge >= data.n_shared_tables)
+    tables = TablePlan(
+        of_cluster=data.table_of_edge,
+        offset=data.n_labels**2 * np.arange(data.n_shared_tables + has_own_table[-1] + 1),
+        n_shared=data.n_shared_tables,
+        instance_tables=data.n_shared_tables + has_own_table[structure.instance_clusters],
     )
+    layout, one_kind = build_layout(structure, tables), np.zeros(data.n_nodes, dtype=np.int64)
+    packed = replace(
+        pack_layout(layout, structure, data.scores, data.weights, one_kind),
+        hub_given=np.full(data.n_nodes, data.node_factors == "clusters"),
+        make_structure=cache(lambda: _structure_of_graphs(data)),  # large, and seldom asked for again
+    )
+    if data.node_factors == "first-edge":
+        is_first = np.arange(layout.n_links) == layout.hub_links[layout.link_hub]
+        packed = replace(packed, link_share=is_first.astype(np.float64))
     return packed if labels is None else _with_labels(packed, data, labels)
-
-
-def _layout_of_graphs(data: GraphData) -> Layout:
-    """The ends of edges, two for each, are links in the order of their nodes."""
-    n_labels, n_nodes, n_edges = data.n_labels, data.n_nodes, data.edges.shape[0]
-    ends = data.edges.ravel()
-    end_of_link = stable_order(ends, n_nodes)
-    link_of_end = np.empty_like(end_of_link)
-    link_of_end[end_of_link] = np.arange(end_of_link.size)
-    link_hub, link_cluster, link_axis = ends[end_of_link], end_of_link // 2, end_of_link % 2
-    hub_links = pointer(np.bincount(ends, minlength=n_nodes))
-    cluster_links = np.arange(0, 2 * n_edges + 1, 2, dtype=np.int64)
-    order, is_tree = sweep_order(data.node_pointer, hub_links, link_cluster, link_hub, cluster_links, link_of_end)
-    graph_of_edge = np.searchsorted(data.node_pointer, data.edges[:, 0], side="right") - 1
-    instance_clusters = pointer(np.bincount(graph_of_edge, minlength=data.n_graphs))
-    own_tables = pointer((data.table_of_edge >= data.n_shared_tables).astype(np.int64))
-    instance_tables = data.n_shared_tables + own_tables[instance_clusters]
-    square = (n_labels, n_labels)
-    return Layout(
-        instance_hubs=data.node_pointer,
-        instance_clusters=instance_clusters,
-        hub_order=order,
-        instance_is_tree=is_tree,
-        hub_offset=n_labels * np.arange(n_nodes + 1, dtype=np.int64),
-        hub_links=hub_links,
-        link_hub=link_hub,
-        link_cluster=link_cluster,
-        link_offset=n_labels * np.arange(2 * n_edges + 1, dtype=np.int64),
-        link_projection=n_labels**2 * link_axis,
-        link_partner=link_of_end[end_of_link ^ 1],
-        link_axis=link_axis,
-        cluster_links=cluster_links,
-        cluster_link=link_of_end,
-        cluster_table=data.table_of_edge,
-        cluster_rows=np.full(n_edges, n_labels, dtype=np.int64),
-        table_offset=n_labels**2 * np.arange(int(instance_tables[-1]) + 1, dtype=np.int64),
-        table_shared=data.n_shared_tables,
-        instance_tables=instance_tables,
-        projection=np.concatenate([projection_map(square, (0,)), projection_map(square, (1,))]),
-    )
 
 
 def _with_labels(packed: PackedData, data: GraphData, labels: Ints) -> PackedData:
@@ -489,10 +447,3 @@ def _structure_of_graphs(data: GraphData) -> GraphStructure:
     graph = np.repeat(np.arange(data.n_graphs), np.diff(data.node_pointer))
     pairs = Ragged(2 * np.arange(len(data.edges) + 1), data.edges.ravel())
     return structure_of_scopes(graph, data.n_graphs, np.full(data.n_nodes, data.n_labels), pairs)
-
-
-def _node_shares(node_factors: str, hub_links: Ints, link_hub: Ints) -> Floats:
-    """Part of its node's score that each link's edge takes, where edges take them."""
-    if node_factors != "first-edge":
-        return 1.0 / np.maximum(np.diff(hub_links), 1)[link_hub]
-    return (np.arange(link_hub.size) == hub_links[link_hub]).astype(np.float64)
