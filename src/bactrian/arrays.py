@@ -1,4 +1,4 @@
-"""Types of arrays by what they hold, and arrays made of what callers give, or an error that calls it by its name."""
+"""Array types, and arguments as arrays, with errors that name the argument."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rectangular(values: object, name: str) -> NDArray[Any]:
 
 
 def real_numbers(values: object, name: str, length: int | None = None) -> Floats:
-    """A new array of floats, flat and of this length where one is given."""
+    """A new array of floats; with ``length``, flat and of that length."""
     array = rectangular(values, name)
     if array.dtype.kind not in "biuf":
         raise ArgumentTypeError(name, f"must hold real numbers, found dtype {array.dtype}")
@@ -62,7 +62,7 @@ def integers(values: object, name: str, length: int | None = None, *, least: int
 
 
 def number_pairs(values: object, n: int, name: str, what: str = "node") -> Ints:
-    """Pairs of two different numbers from 0 to n - 1, shape (n_pairs, 2); ``what`` has these numbers."""
+    """Pairs of two different numbers from 0 to n - 1, shape (n_pairs, 2), of nodes or of ``what``."""
     array = rectangular(values, name)
     if array.size == 0:
         return np.zeros((0, 2), dtype=np.int64)
@@ -82,12 +82,12 @@ def number_pairs(values: object, n: int, name: str, what: str = "node") -> Ints:
 
 
 def is_unknown(label: Any) -> bool:
-    """Whether a label stands for one that is not known: one that is missing, an empty string, or -1."""
+    """Whether a label is unknown: missing, an empty string, or -1."""
     return is_missing(label) or (isinstance(label, str | int | float | np.number) and label in ("", -1))
 
 
 def is_missing(label: Any) -> bool:
-    """Whether a label is None, NaN, NaT or pandas' NA, which stand for one that is not known."""
+    """Whether a label is missing: None, NaN, NaT or pandas' NA."""
     return label is None or type(label).__name__ in ("NAType", "NaTType") or _is_nan(label)
 
 
@@ -100,8 +100,8 @@ def check_minus_one(
 ) -> None:
     """Refuse -1, which stands for an unknown label, where the data say that it is a class.
 
-    They do where the known ``classes`` are integers, and either one alone or some of them negative. ``given`` are the
-    labels as they were written, in arrays or lists; ``unknown`` is what to write for those that are unknown.
+    They do if the known ``classes`` are integers, and either a single one or some of them negative. ``given`` are the
+    labels as given, in arrays or lists; ``unknown`` is the advice what to write for unknown ones.
     """
     known = list(classes)
     if not known or isinstance(known[0], str) or (len(known) > 1 and min(known) >= 0):

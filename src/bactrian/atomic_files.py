@@ -81,7 +81,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def destination(path: str | os.PathLike[str]) -> Path:
-    """The path itself, or where it leads if it is a link; links in a circle are an OSError."""
+    """The path itself, or the target of a link; circular links are an OSError."""
     if not os.path.islink(path):
         return Path(path)
     target = Path(os.path.realpath(path))
@@ -91,12 +91,12 @@ def destination(path: str | os.PathLike[str]) -> Path:
 
 
 def is_stream(path: Path) -> bool:
-    """Whether there is something that is written to but never replaced: a device, or a pipe."""
+    """Whether the path is a device or a pipe, which is written to but never replaced."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def new_draft(path: Path) -> Path:
-    """A name beside ``path`` for a draft of it; those that killed processes left behind long ago are removed."""
+    """A name beside ``path`` for a draft of it; old drafts of killed processes are removed."""
     name = path.name[:_NAME]
     for entry in path.parent.glob(f".{glob.escape(name)}.{'[0-9a-f]' * 32}.part"):
         with contextlib.suppress(OSError):  # another process was first, or the folder is read-only

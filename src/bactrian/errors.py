@@ -1,7 +1,4 @@
-"""Errors that carry what they are about, so that callers can call it by another name; and warnings.
-
-An argument of a function may be an option of the command line, and an item of a list a line of a file.
-"""
+"""Errors that know the argument they are about, so that a command can name its option instead; and warnings."""
 
 from __future__ import annotations
 
@@ -23,11 +20,11 @@ class ArgumentError(ValueError):
     Attributes
     ----------
     argument : str
-        The argument, or with dots the place in a table of settings: ``input.encoding``.
+        Name of the argument, or with dots of a setting: ``input.encoding``.
     problem : str
-        What is said behind its name: ``must be positive, found 0``.
+        The message without that name: ``must be positive, found 0``.
     item : int or None
-        Which item of the argument it is about, where that is a list.
+        Index of the bad item, where the argument is a list.
 
     Examples
     --------
@@ -46,18 +43,18 @@ class ArgumentError(ValueError):
         return self.said_of(self.argument if self.item is None else f"{self.argument}[{self.item}]")
 
     def said_of(self, name: str) -> str:
-        """The message with this name of what it is about."""
+        """The message with another name of the argument."""
         apart = "" if self.problem.startswith((":", "[", " ")) else " "
         return f"{name}{apart}{self.problem}"
 
 
 class ArgumentTypeError(ArgumentError, TypeError):
-    """The same where the type is not the expected one."""
+    """Bad input of the wrong type."""
 
 
 @contextmanager
 def about(argument: str, item: int) -> Iterator[None]:
-    """Say of which item of an argument errors are; their messages are what comes behind its name."""
+    """Put the argument and the index of its bad item in front of error messages."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -66,7 +63,7 @@ def about(argument: str, item: int) -> Iterator[None]:
 
 
 def keeper(table: dict[str, Kept], name: object, own: Collection[str] = ()) -> Callable[[Kept], Kept]:
-    """A decorator that keeps a user's object in ``table`` under a name that none of the library's ``own`` has."""
+    """A decorator that registers a user's object in ``table``; the library's ``own`` names are refused."""
     if not isinstance(name, str) or not name or name in own:
         kind = ArgumentError if isinstance(name, str) else ArgumentTypeError
         wanted = f"other than {', '.join(own)}" if own else "that is not empty"
@@ -80,13 +77,13 @@ def keeper(table: dict[str, Kept], name: object, own: Collection[str] = ()) -> C
 
 
 def check_choice(argument: str, value: object, choices: Collection[str]) -> None:
-    """Refuse what is not one of the ``choices``."""
+    """Check that ``value`` is one of the ``choices``."""
     if not isinstance(value, str) or value not in choices:
         raise ArgumentError(argument, f"must be one of {', '.join(choices)}, found {value!r}")
 
 
 class Number(NamedTuple):
-    """What an option that is a number may be; NaN is not a number."""
+    """The range of an option that is a number; NaN is refused."""
 
     least: float = -np.inf
     positive: bool = False  #: more than 0
@@ -95,7 +92,7 @@ class Number(NamedTuple):
     optional: bool = False  #: None is allowed
 
     def check(self, argument: str, value: object) -> None:
-        """Refuse another value."""
+        """Raise an error for a value outside the range."""
         if value is None and self.optional:
             return
         kinds = int | np.integer if self.whole else int | float | np.integer | np.floating
@@ -109,14 +106,14 @@ class Number(NamedTuple):
 
 
 def check_numbers(rules: Mapping[str, Number], given: Mapping[str, object]) -> None:
-    """Refuse options that are not as the rules want them; options without a rule are left alone."""
+    """Check the options that have a rule."""
     for name, rule in rules.items():
         if name in given:
             rule.check(name, given[name])
 
 
 def check_number(argument: str, value: object, **rule: Any) -> None:
-    """Refuse what is not such a :class:`Number`.
+    """Check a number; ``rule`` as in :class:`Number`.
 
     >>> check_number("damping", 1.5, least=0, below=1)
     Traceback (most recent call last):
@@ -127,7 +124,7 @@ def check_number(argument: str, value: object, **rule: Any) -> None:
 
 
 def check_count(argument: str, found: object, expected: object, what: str, item: int | None = None) -> None:
-    """Refuse a length, or a shape, other than the expected one.
+    """Check a length, or a shape.
 
     >>> check_count("y", 2, 3, "label per token", 0)
     Traceback (most recent call last):
@@ -140,13 +137,13 @@ def check_count(argument: str, found: object, expected: object, what: str, item:
 
 
 def check_flag(argument: str, value: object) -> None:
-    """Refuse what is neither true nor false; 0 and 1 are."""
+    """Check that ``value`` is true or false; 0 and 1 are allowed."""
     if not (isinstance(value, bool | np.bool_) or (isinstance(value, int | np.integer) and value in (0, 1))):
         raise ArgumentTypeError(argument, f"must be True or False, found {value!r}")
 
 
 def check_callback(callback: object) -> None:
-    """Refuse what can neither be called nor is None."""
+    """Check that ``callback`` is callable or None."""
     if callback is not None and not callable(callback):
         raise ArgumentTypeError("callback", f"must be callable, found {type(callback).__name__}")
 
@@ -158,7 +155,7 @@ _told: set[tuple[str, int, str]] = set()
 
 
 def warn(message: str, kind: type[Warning] = UserWarning, figures: str = "") -> None:
-    """Warn at the line that called the library, past PyTorch's modules and scikit-learn's searches, each told once.
+    """Warn at the line that called the library, also through PyTorch, or once for all fits of a search of scikit-learn.
 
     ``figures`` are added to the message outside of searches, where they would differ from fit to fit.
     """

@@ -29,7 +29,7 @@ class BadInputError(Exception):
 def bad_input(
     *kinds: type[Exception], prefix: str = "", options: Callable[[ArgumentError], str] = str
 ) -> Iterator[None]:
-    """Turn exceptions of these kinds into one line, led by ``prefix``; ``options`` words errors about arguments."""
+    """Turn exceptions of these kinds into one line after ``prefix``; ``options`` words errors about arguments."""
     try:
         yield
     except BrokenPipeError:
@@ -40,12 +40,12 @@ def bad_input(
 
 
 def named(setting: str, flag: str) -> Callable[[ArgumentError], str]:
-    """Words for errors where one setting was given as an option, for :func:`bad_input`."""
+    """For :func:`bad_input`: errors about ``setting`` name the option ``flag``."""
     return lambda error: error.said_of(flag) if error.argument == setting else str(error)
 
 
 def in_words(problem: Exception) -> str:
-    """What an exception says, with the file that it is about or the package that it asks for."""
+    """The message of an exception, with its file or the package to install."""
     if isinstance(problem, MemoryError):
         return f"out of memory: {problem}"
     if isinstance(problem, OSError) and problem.filename is not None and problem.strerror:
@@ -57,7 +57,7 @@ def in_words(problem: Exception) -> str:
 
 
 def positive(value: float | None) -> float | None:
-    """Check an option: a number above 0, where one is given."""
+    """Check that an option is positive, if it was given."""
     if value is not None and not 0.0 < value < math.inf:
         raise typer.BadParameter(f"expected a positive number, found {value}")
     return value
@@ -107,7 +107,7 @@ def terminal_table(title: str, columns: Sequence[str] = (), *, numbers: bool = F
 
 
 def say(text: str, console: Console | None = None) -> None:
-    """Print words as they are, without markup; lines are as long as they are."""
+    """Print text as it is, without markup or line breaks."""
     (console or Console()).print(escape(text), soft_wrap=True, highlight=False)
 
 

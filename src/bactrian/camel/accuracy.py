@@ -87,7 +87,7 @@ class Accuracy:
     is_saddle : bool
         Whether some hub's number is negative.
     least : float
-        What lies below this is rounding: whoever asks for it gets all that can be had, an accuracy of 0.
+        What lies below this is rounding: a smaller demand counts as 0, all that can be had.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Accuracy:
             self._now = max(_SHARPEST, min(self.now, 0.01 * self._finest), 0.1 * self.now)
 
     def sharpen(self, ended: Status, *, at_once: bool) -> bool:
-        """After a solve: whether its gap was measured too coarsely, which is mended; then it has to go on.
+        """After a solve: sharpen the messages if its gap was measured too coarsely; True if it has to go on.
 
         The gap is measured with inexact multipliers: before it is believed, or where it no longer falls because of
         them, they are made sharper; as sharp as demanded if the solve ended ``at_once``.

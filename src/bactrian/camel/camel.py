@@ -170,7 +170,7 @@ class Camel:
         return run.finish(inner, weights, status)
 
     def _check_streams(self) -> None:
-        """Refuse what reads all of the data's arrays."""
+        """Refuse settings that need all of the data in memory."""
         wanted = Camel(self.entropy, self.consistency, self.start, tight=self.tight, fold=self.fold)
         if self != wanted:
             raise ValueError(
@@ -221,7 +221,7 @@ class Camel:
     def relinearise(
         self, run: Run, inner: InnerSolver, linearisation: Linearisation, weights: Vector
     ) -> tuple[Vector, Status]:
-        """Inner solves until the beliefs stand still."""
+        """Inner solves until the beliefs no longer change."""
         dual = inner.dual
         loose = dual.relinearises and not self.tight
         # A few joint steps leave clusters that disagree, and a linearisation at such beliefs can run away.

@@ -103,7 +103,7 @@ def register_entropy(name: str) -> Callable[[CountingRule], CountingRule]:
 def carve(data: PackedData, entropy: str | CountingNumbers, deadline: Deadline | None = None) -> Carving:
     """Counting numbers of ``data`` under an entropy of :data:`ENTROPIES`, or the user's own.
 
-    Those of "trw" are rougher where half of the time until the ``deadline`` is up before they are found.
+    ``"trw"`` falls back on rougher numbers after half of the time until the ``deadline``.
     """
     if isinstance(entropy, str) and entropy in REGISTERED:
         numbers = REGISTERED[entropy](data)
@@ -233,7 +233,7 @@ def _share_a_variable(data: PackedData, instance: int, taking: Bools) -> Bools:
 
 
 def concave_numbers(data: PackedData, numbers: CountingNumbers | str) -> Carving:
-    """Totals of the numbers that a user gave, refused where they are not provably concave or have no update."""
+    """Totals of a user's numbers; refuses those that are not provably concave or have no update."""
     carving = carve(data, numbers).whole
     if not is_concave(data, carving):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What a part of the data has to do for the dual, wherever it is kept: in memory, in a file, on a device.
+"""What the dual needs of a part of the data, whether it is in memory, in a file or on a device.
 
 The dual (:mod:`bactrian.camel.dual`) is a sum over parts. It sets weights, lets each part pass its messages and adds up
 summaries; the linearisation (:mod:`bactrian.camel.linearisation`) reads and moves g of each. :func:`store` makes the

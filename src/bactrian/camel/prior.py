@@ -23,7 +23,7 @@ _NUMBERS = int | float | np.integer | np.floating
 class Prior:
     """``variance`` of a Gaussian prior, one for all weights or one each, and coefficient ``l1`` of absolute weights.
 
-    A weight of variance infinity has no Gaussian prior; None means that none has.
+    A weight of infinite variance has no Gaussian prior; with None, no weight has one.
     """
 
     variance: float | Floats | None = 10.0
@@ -54,7 +54,7 @@ class Prior:
         return Prior(real_numbers(prior_variance, "prior_variance").copy(), float(l1))
 
     def checked_for(self, n_weights: int) -> Prior:
-        """The same prior, refused where it has variances of another number of weights."""
+        """The same prior; refuses variances of another number of weights."""
         if isinstance(self.variance, np.ndarray):
             check_count("prior_variance", self.variance.shape, (n_weights,), "variance per weight")
         return self

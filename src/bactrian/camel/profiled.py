@@ -198,8 +198,8 @@ class Profiled:
     def evaluate(self, weights: Vector) -> Evaluation:
         """See :class:`InnerSolver`.
 
-        Weights that a limit stopped at are given no more sweeps than those before: nothing is claimed of them, and
-        full accuracy can take longer than all iterations together. Where they were evaluated last, that has to do.
+        After a limit, weights get no more sweeps than those before: full accuracy can take longer than all iterations
+        together. If they were evaluated last, that evaluation is used.
         """
         objective, stopped = self.objective, self._was_stopped and self.learned is None
         if not (weights is objective.weights and (stopped or self.run.is_late())):

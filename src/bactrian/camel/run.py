@@ -1,4 +1,4 @@
-"""One run of a learner: settings, limits, progress and result, and what it asks of whoever solves inner problems."""
+"""One run of a learner: settings, limits, progress and result, and the interface of inner solvers."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Run:
         return self.interrupted is not None
 
     def is_over(self) -> bool:
-        """Whether the run must stop; asks the clock, for solvers work between iterations as well."""
+        """Whether the run must stop; looks at the clock, since solvers also work between iterations."""
         self.is_late()
         return self.interrupted is not None
 

@@ -41,7 +41,7 @@ from bactrian.solvers.lbfgs import InUnits, Minimum, ValueAndGradient
 def feature_units(parts: Iterable[PackedData], prior: Prior, communicator: Communicator | None = None) -> Floats | None:
     """Units of weights by the size of their features in all parts of the data; None where all are 1.
 
-    None, too, where some part is of models made by hand. Of several ranks all must call it, and get the same.
+    Also None for models made by hand. All ranks must call it, and get the same.
     """
     sums: Floats | None = None  # squares, then the number of states; how many are not 0, then parts made by hand
     for data in parts:

@@ -103,13 +103,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _start_quickly() -> None:
-    """Spare a short command half of its time: that of SciPy's statistics, and of garbage among imported modules."""
+    """Halve the time of a short command: import SciPy's statistics on demand, and collect garbage less often."""
     sys.modules.setdefault("scipy.stats", _Later("scipy.stats"))  # scikit-learn imports it; no command needs it
     gc.set_threshold(100_000)
 
 
 class _Later(ModuleType):
-    """A module that is imported when something in it is wanted."""
+    """A module that is imported when an attribute is first used."""
 
     def __getattr__(self, name: str) -> Any:
         if sys.modules.get(self.__name__) is self:
@@ -118,7 +118,7 @@ class _Later(ModuleType):
 
 
 def _prepare_streams() -> None:
-    """Make sure that messages can be written: to some stream, and whatever its encoding."""
+    """Make sure that messages can be written, even to closed streams and in any encoding."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by the parent process

@@ -37,7 +37,7 @@ def _caller_of_compiler(frame: FrameType | None) -> FrameType | None:
 
 @contextmanager
 def interrupts(later: Callable[[], bool] = _not_later, numbers: Sequence[int] = (signal.SIGINT,)) -> Iterator[None]:
-    """Raise KeyboardInterrupt on these signals, unless ``later`` says that it sees to them itself.
+    """Raise KeyboardInterrupt on these signals, unless ``later`` returns True and handles them itself.
 
     Those that the process ignores stay ignored.
     """

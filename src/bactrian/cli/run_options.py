@@ -1,4 +1,4 @@
-"""What ``bactrian train`` and ``pack`` are told: options, each a setting of the run, and a TOML file of settings."""
+"""Options of ``bactrian train`` and ``pack``, each a setting of the run, and a TOML file of settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Config = Annotated[Path | None, typer.Option(help="TOML file with settings; opti
 
 
 def number_or_name(text: str) -> float | str:
-    """A number where the text is one."""
+    """The text as a number, if it is one."""
     try:
         return float(text)
     except ValueError:
@@ -170,7 +170,7 @@ LEARNING_OPTIONS = (
 
 
 def takes(options: Sequence[RunOption]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command these options; their values come to it as keywords, None where one was not given."""
+    """Give a command these options; it gets their values as keywords, None for those not given."""
 
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(command, eval_str=True)
@@ -208,7 +208,7 @@ class GivenOptions:
         return {option.setting.rpartition(".")[2]: value for option, value in self.values.items() if option.limit}
 
     def in_words(self, error: ArgumentError) -> str:
-        """The message of an error, with an option as it was typed."""
+        """The message of an error, which names the option as it is typed."""
         flags = {option.setting: option.flag for option in self.values}
         return error.said_of(flags[error.argument]) if error.argument in flags else str(error)
 
@@ -248,7 +248,7 @@ def merged_settings(files: Sequence[Path] | None, given: GivenOptions, config: P
 
 
 def _placed(files: dict[str, Any], beside: Path) -> dict[str, Any]:
-    """Names of files, in tables too, as those of files beside the TOML file; what is not a name stays as it is."""
+    """Names of files, in tables too, relative to the folder of the TOML file; other values stay as they are."""
     return {
         name: str(beside / file) if isinstance(file, str) else _placed(file, beside) if isinstance(file, dict) else file
         for name, file in files.items()

@@ -108,7 +108,7 @@ def _new_settings(
 
 
 def _finish(trained: TrainedRun) -> None:
-    """Write the report and print a summary, which comes last: nobody may be reading any more."""
+    """Write the report, then print a summary: the reader of a pipe may have gone."""
     from bactrian.runs.compare_runs import compare_runs, prior_in_words
     from bactrian.runs.fitted_run import FittedRun
 
@@ -157,11 +157,10 @@ def _check_resume(given: GivenOptions, more: dict[str, Any]) -> None:
 
 @contextmanager
 def _interruptible(show: Show | None, limits: Mapping[str, Any], told: bool) -> Iterator[Callback]:
-    """What follows training: shows it, and stops it after an iteration once Ctrl-C was pressed or it was told to end.
+    """A callback that shows progress, and stops training after the iteration in which Ctrl-C or SIGTERM came.
 
-    Off a terminal it prints a line now and then, where ``told``.
-
-    Until the first iteration, and the second time, an interrupt is one at once.
+    Off a terminal it prints a line now and then, if ``told``. Before the first iteration, and the second time, an
+    interrupt takes effect at once.
     """
     learning = wanted = False
     clock = _Clock(limits)

@@ -17,7 +17,7 @@ KINDS = ("chains", "skip-chains", "graphs", "grids", "tables")
 
 
 def _use(kind: str) -> None:
-    """Fit a toy of a kind, and do with it what is done with estimators."""
+    """Fit a toy model of a kind, and call what users of the estimator call."""
     import numpy as np
 
     import bactrian as bt

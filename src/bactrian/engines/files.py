@@ -73,12 +73,12 @@ class MappedFile:
             self.arrays[name] = np.frombuffer(self._map, dtype, count, 8 + head + first).reshape(entry["shape"])
 
     def release(self) -> None:
-        """Let the system have the memory of all pages."""
+        """Give the memory of all pages back to the system."""
         _let_go(self._map)
 
 
 def _let_go(mapped: mmap.mmap) -> None:
-    """Let the system have the memory of all pages, where it takes such advice: Windows does not."""
+    """Give the memory of all pages back to the system, where it supports that (Windows does not)."""
     if hasattr(mmap, "MADV_DONTNEED"):
         mapped.madvise(mmap.MADV_DONTNEED)
 
@@ -194,7 +194,7 @@ class FileSpace(Space):
         return self._buffers.get(self._n_scratch - 1, size)
 
     def release(self) -> None:
-        """Let the system have the memory of all pages; what was written stays in the file."""
+        """Give the memory of all pages back to the system; what was written stays in the file."""
         _let_go(self._map)
 
 

@@ -459,7 +459,7 @@ def _equal_states(layout: Layout) -> int:
 
 
 def _worth_unrolling(states: int, layout: Layout, carving: Carving, schedule: Schedule) -> bool:
-    """Whether loops over so many states can be unrolled, and that pays for its compilation."""
+    """Whether unrolled loops over so many states are worth compiling."""
     n_link_states = layout.n_link_states * (_SOONER if states == 2 else 1)
     if n_link_states < schedule.worth_compiling or not 2 <= states <= _MOST_UNROLLED:
         return False

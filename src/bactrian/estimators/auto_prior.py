@@ -1,4 +1,4 @@
-"""The prior where nothing is said: chosen by what known labels say about others that are held out.
+"""The default prior, chosen by how well known labels predict held-out ones.
 
 Given the true labels of its neighbours, the label of a node is a logistic regression on its features and on those
 labels (Besag's conditionals; The Statistician 24(3), 1975), with the weights of the model,

@@ -65,11 +65,11 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     prior_scores_: list[tuple[Any, float]] = field(init=False)  #: what ``"cv"`` tried, with the loss per held-out label
 
     def __dir__(self) -> list[str]:
-        """Names for completion, without the steps of ``fit`` for those who learn in another way."""
+        """Names for completion, without the steps of ``fit``."""
         return sorted({*super().__dir__()} - {"adopt", "check_params", "codec_", "encode", "learning_options"})
 
     def check_params(self) -> None:
-        """Refuse parameters that make no sense, before any data are looked at."""
+        """Check the parameters, before looking at any data."""
         self._check_prior(self._options(), self.prior_variance)
         check_flag("warm_start", self.warm_start)
         check_flag("verbose", self.verbose)
@@ -157,7 +157,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return int(self.codec_.layout.n_weights)
 
     def _encoded(self, codec: Any) -> None:
-        """Take up what ``encode`` fixed; the weights of another model go."""
+        """Adopt what ``encode`` fixed; drop the weights of another model."""
         if not (self.warm_start and self.codec_ is not None):
             self._forget()
         self._hold(codec)

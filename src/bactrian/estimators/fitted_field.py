@@ -1,4 +1,4 @@
-"""A fitted field of discrete variables: what can be asked of any, however it was learned."""
+"""A fitted field of discrete variables, and the questions that it answers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _Answer = TypeVar("_Answer")
 def answered(
     question: Callable[Concatenate[FittedField, _Asked], _Answer],
 ) -> Callable[Concatenate[Any, _Asked], _Answer]:
-    """A method of an estimator that its ``_field`` answers: the same, as it is described there."""
+    """A method of an estimator that calls the same method of its ``_field``, with its documentation."""
 
     @wraps(question)
     def ask(self: Any, /, *args: _Asked.args, **options: _Asked.kwargs) -> _Answer:
@@ -69,7 +69,7 @@ def answered(
 
 @dataclass(frozen=True, eq=False)
 class FieldModel:
-    """A model and what its variables are called, before there are weights."""
+    """A model with the names of its variables, without weights."""
 
     model: LogLinearModel
     variables: Variables
@@ -171,7 +171,7 @@ class FittedField:
 
     @property
     def _is_matched(self) -> bool:
-        """Whether answers are under the entropy of a learner that is not exact."""
+        """Whether inference uses the entropy of an approximate learner."""
         return self.options.inference == "matched" and matched_inference(self.method)[0] != "exact"
 
     @property

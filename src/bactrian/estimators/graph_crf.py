@@ -236,7 +236,7 @@ class GraphCRF(LearnedEstimator):
         self.neighbour_scores_ = []
 
     def check_params(self) -> None:
-        """Refuse parameters that make no sense, before any data are looked at."""
+        """Check the parameters, before looking at any data."""
         super().check_params()
         check_graph_params(self)
         check_flag("edge_intercept", self.edge_intercept)

@@ -117,7 +117,7 @@ class_weight, inference, inference_options, seed, warm_start, verbose, device
         self.n_edge_features_, self.contrast_ = codec.reader.n_edge_features, codec.reader.scales
 
     def check_params(self) -> None:
-        """Refuse parameters that make no sense, before any data are looked at."""
+        """Check the parameters, before looking at any data."""
         super().check_params()
         check_graph_params(self)
         _checked_connectivity(self.connectivity)

@@ -1,4 +1,4 @@
-"""Learning that stops where held-out data say so."""
+"""Early stopping by held-out data."""
 
 from __future__ import annotations
 

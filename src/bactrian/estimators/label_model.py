@@ -107,7 +107,7 @@ class LabelModel(LearnedEstimator):
     _anchored: bool = field(init=False, default=False)  #: whether the data say which hidden state is which label
 
     def check_params(self) -> None:
-        """Refuse parameters that make no sense, before any data are looked at."""
+        """Check the parameters, before looking at any data."""
         super().check_params()
         if isinstance(self.prior_variance, str):
             raise ArgumentError(
@@ -170,8 +170,8 @@ class LabelModel(LearnedEstimator):
     def adopt(self, solution: Solution) -> Self:
         """See :meth:`LearnedEstimator.adopt`.
 
-        Where nothing says which hidden state is which label, all ways to call them are equally likely; that is taken
-        in which labellers are right most often.
+        Without known labels the order of the hidden states is arbitrary; the order in which labellers are right most
+        often is kept.
         """
         super().adopt(solution)
         k = self.classes_.size
@@ -245,7 +245,7 @@ class LabelModel(LearnedEstimator):
 
     @property
     def class_prior_(self) -> Floats:
-        """(n_labels,) probabilities of the labels before any labeller is asked."""
+        """(n_labels,) prior probabilities of the labels."""
         return self._joint()[0].sum(axis=0)
 
     # --- prediction ---

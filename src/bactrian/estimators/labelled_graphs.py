@@ -1,4 +1,4 @@
-"""What estimators of graphs and of grids hold: how data are encoded, and a fitted model that answers."""
+"""How estimators of graphs and grids encode data, and the fitted model with which they predict."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _FEW = 0.5
 
 
 def check_graph_params(crf: Any) -> None:
-    """Refuse parameters of graphs and grids that make no sense."""
+    """Check the parameters of estimators of graphs and grids."""
     check_choice("node_factors", crf.node_factors, NODE_FACTORS)
     check_class_weight(crf.class_weight)
     check_choice("inference", crf.inference, ("matched", *OF_WEIGHTS))
@@ -183,7 +183,7 @@ def labels_of(given: Any, stacked: StackedGraphs, name: str = "y", *, unknown_al
 def encode_graphs(
     crf: Any, reader: Any, tyings: tuple[str, ...], X: Any, y: Any, sample_weight: Any
 ) -> tuple[GraphCodec, GraphData]:
-    """The data that ``fit`` learns from, and what they fix; with ``warm_start`` that is as it was the last time."""
+    """The data that ``fit`` learns from, and the codec; ``warm_start`` keeps the last one."""
     last = crf.codec_ if crf.warm_start else None
     reader, stacked = (reader if last is None else last.reader).read(X)
     labels = labels_of(y, stacked)

@@ -1,4 +1,4 @@
-"""What estimators of sequences hold: how data are encoded, and a fitted model that answers.
+"""How estimators of sequences encode data, and the fitted model with which they predict.
 
 Sequences become packed graphs: tokens are nodes, transitions and skips two types of edges.
 """
@@ -66,7 +66,7 @@ class EdgesGiven:
 
 
 def check_sequence_params(crf: Any, tyings: tuple[str, ...]) -> None:
-    """Refuse parameters of sequences that make no sense; ``tyings`` are those of transitions and of skips."""
+    """Check the parameters of estimators of sequences; ``tyings`` are those of transitions and of skips."""
     check_choice("node_factors", crf.node_factors, NODE_FACTORS)
     check_class_weight(crf.class_weight)
     check_number("min_frequency", crf.min_frequency, least=1, whole=True)
@@ -223,7 +223,7 @@ class SequenceCodec:
 def encode_sequences(
     crf: Any, tyings: tuple[str, ...], skips_of: SkipsOf, X: Any, y: Any, given: EdgesGiven, sample_weight: Any
 ) -> tuple[SequenceCodec, GraphData]:
-    """The data that ``fit`` learns from, and what they fix; with ``warm_start`` that is as it was the last time."""
+    """The data that ``fit`` learns from, and the codec; ``warm_start`` keeps the last one."""
     last = crf.codec_ if crf.warm_start else None
     if last is not None:
         vocabularies, rows = last.vocabularies, last.rows(X, given)

@@ -57,7 +57,7 @@ def _plain(labels: Any, name: str, unknown_allowed: bool, any_missing: Callable[
 
 
 def _missing_anywhere(parts: Iterable[Any]) -> Callable[[], bool]:
-    """Whether a label of any part is missing; found out when it is first asked."""
+    """Whether a label of any part is missing; computed on first use."""
     return cache(lambda: any(is_missing(label) for part in parts for label in np.array(part, dtype=object).ravel()))
 
 

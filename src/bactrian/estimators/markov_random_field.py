@@ -580,7 +580,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         return self._chosen
 
     def check_params(self) -> None:
-        """Refuse parameters that make no sense, before any data are looked at."""
+        """Check the parameters, before looking at any data."""
         super().check_params()
         self._check_device()
         check_choice("tables", self.tables, TABLES)

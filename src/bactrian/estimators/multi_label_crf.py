@@ -300,7 +300,7 @@ class MultiLabelCRF(LearnedEstimator):
         self.n_outputs_, self.edges_ = codec.n_outputs, codec.pairs
 
     def check_params(self) -> None:
-        """Refuse parameters that make no sense, before any data are looked at."""
+        """Check the parameters, before looking at any data."""
         super().check_params()
         if isinstance(self.edges, str) and self.edges not in ("auto", "complete", "select"):
             raise ArgumentError("edges", f"must be 'auto', 'complete', 'select' or pairs, found {self.edges!r}")

@@ -22,7 +22,7 @@ _MOST = 50_000_000
 
 
 def may_diffuse(data: GraphData) -> bool:
-    """Whether to think of diffusion: one graph, most of its labels unknown, enough known to compare."""
+    """Whether to consider diffusion: one graph, most of its labels unknown, enough known to compare."""
     assert data.labels is not None
     enough = int((data.labels >= 0).sum()) >= _LEAST
     return has_few_labels(data) and enough and math.prod(data.scores.inputs.shape) <= _MOST

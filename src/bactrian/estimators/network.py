@@ -31,7 +31,7 @@ class Joined:
 
 
 def check_edges(edges: Any, criterion: Any) -> None:
-    """Refuse edges and criteria that make no sense, before any data are looked at."""
+    """Check edges and criterion, before looking at any data."""
     pairs, rest = _with_rest(edges)
     if criterion is not None:
         check_choice("criterion", criterion, CRITERIA)

@@ -1,4 +1,4 @@
-"""Pairwise models from a few words: samples, which variables are joined, how their tables are tied, and their sizes.
+"""Pairwise models: samples, which variables are joined, how their tables are tied, and their sizes.
 
 An identifier among the variables, or tables beyond the machine's memory, are refused before any table is made.
 """

@@ -39,7 +39,7 @@ _MANY_STRINGS = 1_000
 
 
 def _learners() -> dict[str, Any]:
-    """Classes that a file may name: learners that are known here, and the counting numbers that a setting may be."""
+    """Classes that a file may name: known learners, and counting numbers."""
     return {**learner_classes(), CountingNumbers.__name__: CountingNumbers}
 
 

@@ -206,7 +206,7 @@ class LinearChainCRF(LearnedEstimator):
         return data
 
     def check_params(self) -> None:
-        """Refuse parameters that make no sense, before any data are looked at."""
+        """Check the parameters, before looking at any data."""
         super().check_params()
         check_sequence_params(self, (self.transition_tables,))
 
@@ -641,7 +641,7 @@ all_possible_transitions, warm_start, verbose, device
         return data
 
     def check_params(self) -> None:
-        """Refuse parameters that make no sense, before any data are looked at."""
+        """Check the parameters, before looking at any data."""
         super().check_params()
         check_sequence_params(self, (self.transition_tables, self.skip_tables))
         check_choice("decoding", self.decoding, METHODS)

@@ -244,8 +244,8 @@ def structure_of_scopes(instance: Ints, n_instances: int, sizes: Ints, scopes: R
 
 
 def no_structure() -> NoReturn:
-    """In place of a structure that is not kept: in files, and of conditionals, whose arrays are many."""
-    raise NotImplementedError("no scopes are kept of this data")
+    """In place of a structure that is not kept: of data in files, and of conditionals, whose arrays are many."""
+    raise NotImplementedError("this data keeps no scopes")
 
 
 def _hubs(graph: ClusterGraph, sepsets: SepsetHubs | None) -> tuple[Ragged, Ints]:

@@ -50,8 +50,8 @@ _MOST_MOVES, _LEAST_SAMPLES, _MOST_SAMPLES = 2**23, 64, 1024
 def auto(problem: Problem) -> list[InferenceResult]:
     """The best answer for every instance that the time of the call allows; ``route`` tells how it came about.
 
-    Ctrl-C, or a callback that returns True, ends the search; the best answers so far are returned. Only where something
-    takes long the deadline is entered, which is done here.
+    Ctrl-C, or a callback that returns True, ends the search; the best answers so far are returned. The deadline is
+    entered only where something takes long.
     """
     return _Search(problem).run()
 

@@ -247,7 +247,7 @@ def check_inference(method: str, given: Mapping[str, Any]) -> None:
 
 
 def _check_method(option: str, method: str, methods: Sequence[str]) -> None:
-    """Refuse an option of certain methods for another."""
+    """Refuse an option that ``method`` does not have."""
     if method not in methods:
         raise ArgumentError(option, f"is an option of {', '.join(map(repr, methods))}, not of {method!r}")
 

@@ -1,4 +1,4 @@
-"""What a method of inference works on, from what callers give: models, weights, evidence and a start, all checked.
+"""The problem that an inference method works on: models, weights, evidence and a start, all checked.
 
 Evidence becomes forbidden states. On a Bethe graph an observed variable forbids states of its hub. On an explicit
 cluster graph a variable has no hub, and messages would not carry the observation to clusters that share no sepset with

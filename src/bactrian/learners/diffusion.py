@@ -1,4 +1,4 @@
-"""Nodes of a graph of which few are labelled: features diffused over edges, learned in turn with smoothed labels.
+"""Graphs with few labelled nodes: features diffused over edges, learned in turn with smoothed labels.
 
 A node's features become those of its surroundings (personalised PageRank; Gasteiger, Bojchevski and Günnemann, Predict
 then propagate, ICLR 2019): with T the mean over a node and its neighbours, and a the ``restart``,

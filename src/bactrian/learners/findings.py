@@ -1,4 +1,4 @@
-"""Findings, and those that labelled graphs give rise to: weights that the data hardly speak of, edges that do no good.
+"""Findings, and those about labelled graphs: weights that the data hardly determine, edges that do not help.
 
 What nodes say without edges, whether residuals of neighbours go together, and how often label pairs are seen.
 """

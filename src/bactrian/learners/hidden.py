@@ -1,4 +1,4 @@
-"""Learning where some states were not seen: marginal likelihood, a difference of two duals.
+"""Learning with unknown states: marginal likelihood, a difference of two duals.
 
 With x the states that were seen and z the others, -log p(x; w) = log Z(w) - log Z(x, w): the dual of the free model
 minus that of the model clamped to x, whose states that were seen not to be are forbidden. By the envelope theorem its
@@ -90,7 +90,7 @@ class Hidden:
 
     @property
     def name(self) -> str:
-        """That of the learner."""
+        """Name of the learner."""
         return self.learner.name
 
     @property

@@ -1,4 +1,4 @@
-"""What is learned from margins, on a junction tree or on regions, and what it leaves of them."""
+"""Learning from margins, on a junction tree or on regions, and the residuals."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Residuals(Sequence[MarginResidual]):
 
 
 def residuals_of(checked: CheckedMargins, fitted: Sequence[Floats], contradictions: Sequence[str]) -> Residuals:
-    """The account of a fit whose tables of probabilities are ``fitted``."""
+    """The residuals of a fit whose tables of probabilities are ``fitted``."""
     entries = [
         MarginResidual(margin.names, margin.table, checked.total * table, margin.stddev)
         for margin, table in zip(checked.margins, fitted, strict=True)
@@ -158,7 +158,7 @@ class FittedMargins:
 def fit_margins(
     checked: CheckedMargins, method: Any, entropy_weight: float | None, memory_budget: int, options: FitOptions
 ) -> MarginFit:
-    """Learn from margins by the junction tree or on regions, as ``method`` and memory say; warns of what is amiss."""
+    """Learn from margins on a junction tree or on regions, by ``method`` and memory; warns of problems."""
     problem = margin_problem(checked, entropy_weight, nearest=True)
     tries = isinstance(method, str) and method in ("auto", "exact")
     tree = tree_of(problem, memory_budget, refuse=method == "exact") if tries else None
@@ -214,7 +214,7 @@ def fit_with(
 
 
 def _no_distribution(checked: CheckedMargins, fitted: Sequence[Floats]) -> str:
-    """What is said of exact margins that agree two by two, and contradict each other all the same."""
+    """The message about exact margins that agree two by two, and still contradict each other."""
     gaps = []
     for i, (margin, table) in enumerate(zip(checked.margins, fitted, strict=True)):
         gap = np.abs(table - margin.table)

@@ -1,4 +1,4 @@
-"""Margins as users give them: by name, as counts or probabilities; checked, in counts, and compared two by two."""
+"""Margins by name, as counts or probabilities: checked, converted to counts, and compared two by two."""
 
 from __future__ import annotations
 
@@ -188,14 +188,14 @@ def _filled(
 
 
 def check_entropy_weight(weight: Any) -> None:
-    """Refuse what is not a weight of the entropy."""
+    """Check the weight of the entropy."""
     check_number("entropy_weight", weight, positive=True, below=np.inf, optional=True)
     if weight is not None:
         _check_range("entropy_weight", weight, _ANY)
 
 
 def _check_range(argument: str, values: Any, most: float, what: str = "", item: int | None = None) -> None:
-    """Refuse positive numbers of which one is not between ``most`` and its inverse."""
+    """Check that positive numbers are between ``most`` and its inverse."""
     given = np.atleast_1d(values)
     beyond = (given < 1.0 / most) | (given > most)
     if beyond.any():
@@ -225,7 +225,7 @@ class CheckedMargins:
 def check_margins(
     margins: Any, cardinalities: Any, total: Any, base: Any, impossible: Any, *, rescale: bool = False
 ) -> CheckedMargins:
-    """Refuse margins that make no sense, each with an error of its own, before any work."""
+    """Check margins, base and impossible combinations, before any work."""
     check_flag("rescale", rescale)
     if isinstance(margins, Marginal) or not isinstance(margins, Sequence):
         raise ArgumentTypeError("margins", f"must be a list of Marginal, found {type(margins).__name__}")
@@ -432,7 +432,7 @@ def given_states(joint: Floats, asked: Scope, scope: Scope, evidence: Mapping[in
 def _contradictions(
     margins: Sequence[Marginal], scopes: Sequence[Scope], total: float, variables: Variables
 ) -> tuple[list[str], bool]:
-    """In words which margins disagree on variables that they share; and whether all exact ones agree."""
+    """Which margins disagree on shared variables, in words; and whether all exact ones agree."""
     found: dict[tuple[int, int], str] = {}
     consistent = True
     sets = [set(scope) for scope in scopes]

@@ -68,7 +68,7 @@ class Zones(Sequence[Any]):
 
 
 def check_zones(zones: Any, cardinalities: Any, base: Any, impossible: Any) -> list[CheckedMargins]:
-    """Refuse zones of which one makes no sense, or has other margins than the first."""
+    """Check the margins of all zones, which must have the variables of the first."""
     if isinstance(zones, str) or not isinstance(zones, Sequence):
         raise ArgumentTypeError("zones", f"must be a list with the margins of each zone, found {type(zones).__name__}")
     if not zones:
@@ -95,7 +95,7 @@ def fit_all_zones(
     options: FitOptions,
     n_threads: int | None,
 ) -> list[MarginFit]:
-    """Fit every zone on the junction tree that all share: some together, then alone those that are left unfinished."""
+    """Fit every zone on the junction tree that all share: in batches, then unfinished ones alone."""
     problems = [margin_problem(zone, entropy_weight, nearest=not zone.is_consistent) for zone in checked]
     tree = tree_of(problems[0], memory_budget, refuse=True)
     assert tree is not None

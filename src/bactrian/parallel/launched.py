@@ -93,7 +93,7 @@ _RANK = "PMIX_RANK"
 
 @cache
 def launched() -> Communicator:
-    """The communicator of ``mpirun`` or ``torchrun``, by what they leave in the environment; alone without them.
+    """The communicator of ``mpirun`` or ``torchrun``, from the environment; :class:`Alone` without them.
 
     With several ranks, an exception that nobody catches on one of them ends all from then on, after its message.
 

@@ -126,7 +126,7 @@ class Workers:
 
 @dataclass(frozen=True)
 class Context:
-    """Where and for how long work is done, and who is told: by default a thread per core, one rank, no time limit."""
+    """Threads, ranks, time limit and callback of a call; by default one thread per core, one rank and no time limit."""
 
     workers: Workers = field(default_factory=Workers)
     deadline: Deadline = field(default_factory=Deadline)

@@ -1,4 +1,4 @@
-"""What a report holds: a title and sections, as plain data.
+"""The content of a report: a title and sections, as plain data.
 
 A run, a comparison or a fitted field supplies the sections it has something to put into; :func:`report_of` picks them
 for a :class:`~bactrian.runs.comparison.Comparison`, :func:`field_report` and :func:`margins_report` for a field.

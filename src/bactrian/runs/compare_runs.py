@@ -71,7 +71,7 @@ def compare_runs(runs: Sequence[FittedRun], *, known: Mapping[str, RunEvaluation
 
 
 def _remarks(names: Sequence[str], runs: Sequence[FittedRun], evaluations: Sequence[Any]) -> list[str]:
-    """What must be known to read the scores: that there are none, and that runs differ in their data."""
+    """Remarks on the scores: that there are none, or that runs differ in their data."""
     remarks = [] if any(evaluations) else ["No file was named to test on, so there are no scores."]
     checksums = [run.folder.read_settings()[1] for run in runs]
     for what, paths in (
@@ -128,7 +128,7 @@ def judged(
     predicted: Iterable[Sequence[Any]],
     marginals: Sequence[Floats],
 ) -> Entry:
-    """An entry with what is to be said of the labels of sequences or graphs, and of their marginals."""
+    """An entry with metrics, calibration and confusion of the labels of sequences or graphs."""
     position = {label: k for k, label in enumerate(classes)}
     true = [label for labels in truth for label in np.asarray(labels).tolist()]
     guess = [label for labels in predicted for label in labels]

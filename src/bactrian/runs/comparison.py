@@ -1,4 +1,4 @@
-"""What an experiment finds, as plain data: learners side by side, and pictures, texts, confusions and weights to show.
+"""Results of experiments as plain data: learners side by side, and pictures, texts, confusions and weights to show.
 
 Experiments fill these; :mod:`bactrian.report` and the command line show them. Nothing here depends on how.
 

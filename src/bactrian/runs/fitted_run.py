@@ -32,7 +32,7 @@ Labelled = tuple[list[Any], Floats | None]
 
 @dataclass(frozen=True, eq=False)
 class FittedRun:
-    """The model of a run with all that is needed to use it."""
+    """The model of a run, ready to use."""
 
     folder: RunFolder
     settings: RunSettings
@@ -66,7 +66,7 @@ class FittedRun:
         return frozenset(name.removeprefix("word=") for name in names if name.startswith("word="))
 
     def check_columns(self, document: Document, place: str) -> None:
-        """Refuse a document that lacks what the features are made from."""
+        """Refuse a document that lacks columns or lines for the features."""
         missing = None if self.extractor is None else self.extractor.missing_column(document)
         if missing is not None:
             what, option = ("parts of speech", "--pos") if missing == "pos" else (f"the column {missing!r}", "it")
@@ -82,7 +82,7 @@ class FittedRun:
     ) -> Iterator[tuple[Document, Labelled]]:
         """Tag documents as they come, at most ``together`` and some thousand tokens at a time.
 
-        With ``known`` the documents' own tags are kept, but for those that are unknown (``?`` or ``_``).
+        With ``known`` the documents' own tags are kept, except unknown ones (``?`` or ``_``).
         """
         for batch in batches(documents, len, _TOGETHER, together):
             yield from zip(batch, self._tagged(batch, probabilities, known), strict=True)

@@ -51,7 +51,7 @@ class RunFolder:
 
     path: Path
 
-    settings = _file("settings.json", "What was asked for.")
+    settings = _file("settings.json", "All settings.")
     model = _file("model.safetensors", "The fitted model.")
     history = _file("history.jsonl", "The course of training.")
     metrics = _file("metrics.json", "How training ended, and scores.")
@@ -131,7 +131,7 @@ class RunFolder:
             raise ValueError(f"{self.settings}: {error}") from None
 
     def check_learned(self) -> None:
-        """Refuse a pack, which has settings and a model as runs have, but one with weights of 0."""
+        """Refuse a pack, which looks like a run whose model has weights of 0."""
         if PackedFolder.is_one(self.path):
             raise ValueError(f"{self.path} is a pack, not a run; learn from it first: bactrian train {self.path}")
 
@@ -173,7 +173,7 @@ class RunFolder:
 
 
 def check_free(path: Path, advice: str = "choose another name") -> None:
-    """Refuse a folder that holds something already, or that cannot be made, or made anew where it is empty."""
+    """Refuse a folder that is not empty, or that cannot be created or replaced."""
     target = destination(path)
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise ValueError(f"{path} exists already; {advice}")

@@ -21,7 +21,7 @@ from bactrian.text.documents import Document
 
 @dataclass(frozen=True, eq=False)
 class RunData:
-    """What an estimator is given: instances, labels and further arguments of its methods."""
+    """Input of an estimator: instances, labels and further arguments of its methods."""
 
     X: list[Any]
     y: list[Any]
@@ -32,9 +32,9 @@ class RunData:
 
 
 def read_data(paths: Sequence[str], settings: RunSettings, labels: Iterable[Any] | None = None) -> RunData:
-    """Labelled data of files, all in memory; ``labels`` are those of a model, which the files may lack.
+    """Labelled data of files, all in memory; ``labels`` are those of a model, None before one is learned.
 
-    Without such labels a model is to be learned, which takes files that mark something. Errors name the file.
+    Learning needs files that mark something. Errors name the file.
     """
     if not settings.is_text:
         graphs = list(labelled_graphs(paths))
@@ -88,7 +88,7 @@ def labelled_graphs(paths: Sequence[str]) -> Iterator[LabelledGraph]:
 
 
 def _check_labels(graphs: Iterable[LabelledGraph], known: set[Any]) -> None:
-    """Refuse graphs that cannot be scored: with unknown labels, or none of the ``known`` ones, those of a model."""
+    """Refuse graphs that cannot be scored: with unknown labels, or none of the ``known`` labels of a model."""
     found: dict[Any, str] = {}
     for graph in graphs:
         labels = np.asarray(graph.labels)
@@ -104,7 +104,7 @@ def _check_labels(graphs: Iterable[LabelledGraph], known: set[Any]) -> None:
 
 
 def labelled_documents(paths: Sequence[str], settings: RunSettings) -> Iterator[Document]:
-    """Documents of files, one after the other; one without tags, or what its features are made from, is an error."""
+    """Documents of files, one after the other; one without tags, or without a column for its features, is an error."""
     extractor = settings.extractor()
     for path in paths:
         for document in read_documents(Path(path), settings.input):

@@ -45,7 +45,7 @@ FEATURES: dict[str, EntityFeatures] = {
 
 _COLUMN = re.compile(r"(%x\[\s*[+-]?\d+\s*,\s*)(\d+)\s*\]")
 
-#: Parameters of estimators that a run has no use for.
+#: Parameters of estimators that a run does not support.
 _NOT_FOR_RUNS = ("warm_start", "verbose", "labels", "class_weight", "word", "device")
 
 
@@ -87,7 +87,7 @@ class InputSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """All that ``bactrian train`` is told, and ``predict`` needs."""
+    """All settings of ``bactrian train``, which ``predict`` needs, too."""
 
     train: tuple[str, ...]  #: files, or folders of tagged texts
     dev: str | None = None
@@ -175,7 +175,7 @@ class RunSettings:
 
 
 def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Fill in what follows from the files: their format, the features and the model that suit it."""
+    """Fill in defaults that depend on the files: their format, features and model."""
     filled = dict(values)
     train = filled.get("train") or ()
     first = Path(train if isinstance(train, str) else train[0]) if train else Path()
@@ -209,7 +209,7 @@ def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_features(features: Mapping[str, Any], columns: Any) -> dict[str, Any]:
-    """Settings of features with the lines of the files that they name; a template's columns by name, where named."""
+    """Settings of features with the contents of their files, and columns of a template by name."""
     read = dict(features)
     if isinstance(read.get("template"), str):
         read["template"] = _lines_of(read["template"], "features.template")
@@ -247,14 +247,14 @@ def files_of(path: Path) -> list[Path]:
 
 
 def _is_column_file(path: Path) -> bool:
-    """Whether a file of a folder is one of columns, by its beginning."""
+    """Whether a file starts like one of columns."""
     with path.open("rb") as stream:
         lines = [line.decode("latin-1") for line in stream.readlines(1 << 16)]
     return looks_like_columns("".join(lines), ())
 
 
 def _finite(variance: Any) -> Any:
-    """A variance, or one per block; infinity stands for None, for which neither options nor TOML have a word."""
+    """A variance, or one per block; infinity stands for None, which neither options nor TOML can express."""
     if isinstance(variance, Mapping):
         return {name: _finite(value) for name, value in variance.items()}
     return None if variance == math.inf else variance
@@ -278,7 +278,7 @@ def _learner(method: Any) -> Any:
 
 @contextmanager
 def _inside(table: str) -> Iterator[None]:
-    """Let errors about an argument name the table of settings that it stands in."""
+    """Name the table of settings in errors about its arguments."""
     try:
         yield
     except ArgumentError as error:

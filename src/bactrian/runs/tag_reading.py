@@ -39,8 +39,8 @@ def tag_reading(
 ) -> TagReading:
     """How tags are read, which decides what is an entity.
 
-    ``labels`` are those of a model. Without them one is to be learned, and texts that mark nothing are refused: it
-    could say nothing but O. Errors about tags that do not go with the others, or with the labels, name file and line.
+    ``labels`` are those of a model, None before one is learned; then texts that mark nothing are refused. Errors about
+    tags that do not fit the others, or the labels, name file and line.
     """
     counts = Counter(tag for document in documents for tag in document.tags or ())
     named = ", ".join(paths)
@@ -76,7 +76,7 @@ def tag_reading(
 
 
 def check_written(reading: TagReading, documents: Iterable[Document]) -> None:
-    """Tags beside unknown ones must be written in the model's scheme: to convert them takes their neighbours."""
+    """Refuse tags beside unknown ones that are not in the model's scheme: converting them needs their neighbours."""
     if reading.scheme is None or not reading.unknown:
         return
     for document in documents:
@@ -96,7 +96,7 @@ def check_written(reading: TagReading, documents: Iterable[Document]) -> None:
 
 
 def say_reading(reading: TagReading, documents: Iterable[Document], paths: Sequence[str]) -> None:
-    """Warn where tags were not simply taken as they are: types alone, repairs, no entities at all."""
+    """Warn of tags that are not taken as they are: types alone, repairs, no entities at all."""
     named = ", ".join(paths)
     if reading.scheme is None:
         tags = sorted({tag for document in documents for tag in document.tags or ()} - reading.unknown)

@@ -1,4 +1,4 @@
-"""What learning returns, a Solution with its status and history, and its progress in words."""
+"""The result of learning, a Solution with its status and history, and lines about its progress."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Solution:
 
 
 def warn_stopped(solution: Solution) -> None:
-    """Warn of learning that stopped short, unless the callback asked for it, at the line of whoever called."""
+    """Warn of learning that stopped short, unless the callback asked for it, at the caller's line."""
     if not solution.converged and solution.status is not Status.STOPPED:
         advice = f"; {solution.status.advice}" if solution.status.advice else ""
         if solution.method == "convex":
@@ -223,7 +223,7 @@ class ProgressLines:
         print(f"{in_words(at)}, {in_time(at.seconds)}{words}", file=self.file or sys.stderr, flush=True)
 
     def see(self, at: Progress) -> None:
-        """Take note of an iteration, without a word."""
+        """Take note of an iteration, without printing."""
         self._last = [*self._last[-GAINED_IN:], (at.seconds, at.objective)]
         (then, before), (now, value) = self._last[0], self._last[-1]
         if len(self._last) > GAINED_IN and value < before:

@@ -147,7 +147,7 @@ class CRF(torch.nn.Module):
             torch.nn.init.uniform_(parameter, -0.1, 0.1)
 
     def extra_repr(self) -> str:
-        """What ``repr`` has in brackets."""
+        """What ``repr`` shows in brackets."""
         words = [f"{self.n_labels} labels", self.structure, self.method]
         if self.structure == "chain" and self.method != "camel0":
             words.append("exact but with skip edges" if self._n_tables else "exact")
@@ -383,7 +383,7 @@ class CRF(torch.nn.Module):
         self, top: Tensor, nodes: Tensor, tables: Tensor, labels: Tensor | None, ignore_index: int, layout: Layout,
         shape: tuple[int, ...], *, own_tables: bool,
     ) -> Tensor | None:  # fmt: skip
-        """Refuse scores that are no numbers, and labels that do not exist or are forbidden, alone or side by side.
+        """Refuse scores that are not numbers, and labels that do not exist or are forbidden, alone or side by side.
 
         ``top`` has the largest score (N, 1) of each node. Returns which labels are known, where some are not.
         """

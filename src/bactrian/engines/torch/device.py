@@ -1,4 +1,4 @@
-"""The device: checks of what is asked of it, what a problem takes there, and the error where that is too much."""
+"""The device: checks of arguments, the memory that a problem needs, and the error if it does not fit."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _moved(value: Any, device: Any) -> Any:
 
 
 class DeviceMemoryError(MemoryError):
-    """The device has too little memory for what was asked; says how much it takes and what helps."""
+    """The device has too little memory; the message says how much is needed and what helps."""
 
 
 def state_bytes(n_nodes: int, n_edges: int, n_labels: int, *, own_tables: bool, single: bool) -> int:
@@ -100,7 +100,7 @@ def readable(n_bytes: float) -> str:
 
 
 class Needed(NamedTuple):
-    """What a piece of work takes, and what helps where that is too much."""
+    """Memory that a piece of work needs, and what helps if it does not fit."""
 
     n_bytes: int
     n_graphs: int  #: at once
