@@ -13,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install torch")
 
+from bactrian.engines.torch import graphs  # noqa: E402
 from bactrian.text import allowed_transitions  # noqa: E402
 from bactrian.torch import CRF  # noqa: E402
 from bactrian.vision import neighbours  # noqa: E402
@@ -249,21 +250,31 @@ def test_half_precision_and_autocast_sum_in_single():
 
 
 @pytest.mark.slow
-def test_compiled_without_graph_breaks():
-    crf, (scores, labels) = chain(3), batch(4, 5, 3)
-    mask = every_length(4, 5)
+@pytest.mark.parametrize("structure", ["exact", "grid", "graph", "chain"])
+def test_compiled_without_graph_breaks(structure):
+    if structure == "exact":
+        crf, (scores, _), more = chain(3), batch(4, 5, 3), {}
+        mask = every_length(4, 5)
+    else:
+        crf, scores, more, _ = graph_of(structure)
+        mask = torch.ones(scores.shape[:-1], dtype=torch.bool)
+        mask[0] = False
+        more["batch"] = None if structure == "graph" else more.get("batch")
+        more["edges"] = more["edges"][:, :4] if structure == "graph" else more.get("edges")
+        more["edge_types"] = None
+    labels = torch.randint(3, scores.shape[:-1])
     net = torch.nn.Linear(3, 3).double()
 
     def step(x):
-        return crf.loss(net(x), labels, mask)
+        return crf.loss(net(x), labels, mask, **more)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
         compiled(scores).backward()
         for other in (crf.marginals, crf.decode, crf.log_partition):
-            found = torch.compile(other, fullgraph=True, backend="aot_eager")(scores, mask)
-            torch.testing.assert_close(found, other(scores, mask))
+            found = torch.compile(other, fullgraph=True, backend="aot_eager")(scores, mask, **more)
+            torch.testing.assert_close(found, other(scores, mask, **more))
     gradient = net.weight.grad.clone()
     net.zero_grad()
     step(scores).backward()
@@ -468,6 +479,33 @@ def test_cccp_replays_what_estimators_follow():
     leaf = scores.clone().requires_grad_()
     with pytest.raises(NotImplementedError, match=r"of method 'cccp', .* have no derivatives"):
         crf.marginals(leaf)[0, 0, 0, 0].backward()
+
+
+@pytest.mark.parametrize("method", ["convex", "cccp"])
+@pytest.mark.parametrize("structure", ["grid", "graph", "chain"])
+def test_sweeps_that_nobody_looks_at_end_where_others_do(structure, method, monkeypatch):
+    """As on a GPU: with more couplings, unknown labels and a table that needs log space than at the last call."""
+    crf, scores, more, _ = graph_of(structure, method=method)
+    labels, looked = torch.randint(3, scores.shape[:-1]), []
+    careful = graphs.settle
+    monkeypatch.setattr(graphs, "settle", lambda *a, **k: looked.append(1) or careful(*a, **k))
+    for scale, unknown, looks in ((1.0, False, 1), (1.0, False, 0), (1.0, True, 1), (1.0, True, 0), (1e3, True, 1)):
+        with torch.no_grad():
+            crf.tables[0] *= scale
+        labels[0] = -100 if unknown else 0
+        ends = []
+        for ahead in (True, False):
+            monkeypatch.setattr(graphs, "looks_ahead", lambda _, ahead=ahead: ahead)
+            looked.clear()
+            leaf = scores.clone().requires_grad_()
+            loss = crf.loss(leaf, labels, **more)
+            loss.backward()
+            assert bool(looked) == (bool(looks) or not ahead)
+            ends.append((loss.detach(), leaf.grad, crf.tables.grad))
+            crf.zero_grad()
+        for one, other in zip(*ends, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+    assert crf.last.converged
 
 
 def test_edges_that_come_both_ways_are_one():

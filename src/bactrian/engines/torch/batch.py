@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
-from threading import get_ident
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from bactrian.arrays import Bools, Ints, integers, number_pairs, rectangular
+from bactrian.arrays import Ints, integers, number_pairs, rectangular
 from bactrian.camel.entropy import pairwise_numbers
-from bactrian.engines.torch.stars import NodeNumbers, Stars
+from bactrian.engines.torch.stars import NodeNumbers
 from bactrian.engines.torch.structure import Structure, build_structure
-from bactrian.errors import ArgumentError
-from bactrian.graphs.graph import neighbours
 from bactrian.graphs.ragged import pointer
-
-#: Batches of a layer whose layout is kept.
-_KEPT = 64
-#: Sweeps that a layer starts on a GPU before it waits for what they changed.
-_PATIENCE = 2
 
 
 class GraphBatch:
@@ -72,12 +63,12 @@ class GraphBatch:
         self.n_types = n_types  #: None where it follows from the scores
         self.edge_pointer: Ints = np.searchsorted(graph[:, 0], np.arange(self.n_graphs + 1))
         self._structures: dict[tuple[Any, int | None], Structure] = {}
+        self._degrees: Ints = np.zeros(0, dtype=np.int64)  # of the nodes, as structures number them
         self._numbers: dict[tuple[Any, str, bool], NodeNumbers] = {}
-        self._stars: dict[tuple[Any, ...], Stars | None] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Without index tensors, which a worker process could not send: those on a GPU stay where they were made."""
-        return self.__dict__ | {"_structures": {}, "_numbers": {}, "_stars": {}}
+        return self.__dict__ | {"_structures": {}, "_numbers": {}}
 
     @staticmethod
     def copies(
@@ -115,40 +106,24 @@ class GraphBatch:
         """The index tensors of the batch on a device, for tables of ``n_types`` types or, with None, of each edge."""
         key = (torch.device(device), n_types)
         if key not in self._structures:
-            self._structures[key] = build_structure(
+            built = build_structure(
                 self.edges,
                 self.edge_types,
                 self.node_counts,
                 np.ones(self.n_graphs),
                 n_types=int(self.edge_types.max(initial=0)) + 1 if n_types is None else n_types,
                 own_tables=n_types is None,
-            ).to(device)
+            )
+            self._degrees, self._structures[key] = built.degree.numpy(), built.to(device)
         return self._structures[key]
 
     def numbers(self, structure: Structure, entropy: str, *, own: bool) -> NodeNumbers:
         """Counting numbers of the nodes; ``own`` says whether their scores are clusters of their own."""
         key = (structure.nodes.device, entropy, own)
         if key not in self._numbers:
-            degrees = np.bincount(self.edges.ravel(), minlength=self.n_nodes)[structure.nodes.cpu().numpy()]
-            numbers = NodeNumbers(*map(torch.from_numpy, pairwise_numbers(entropy, degrees, own)))
+            numbers = NodeNumbers.of(*pairwise_numbers(entropy, self._degrees, own))
             self._numbers[key] = numbers.to(structure.nodes.device)
         return self._numbers[key]
-
-    def stars(self, structure: Structure, entropy: str, n_labels: int, number: int, *, again: bool) -> Stars:
-        """Stars without messages; where they may be used ``again``, their launches on a GPU are recorded by then."""
-        make = partial(Stars, structure, self.numbers(structure, entropy, own=False), n_labels)
-        device = structure.nodes.device
-        if device.type == "cpu" or not again:
-            found = make()
-            found.records, found.patience = False, 1 if device.type == "cpu" else _PATIENCE
-            return found
-        key = (device, structure.own_tables, entropy, n_labels, number, get_ident())
-        seen = key in self._stars
-        stars = self._stars.get(key) or make()
-        self._stars[key] = stars if seen else None
-        stars.records, stars.patience = seen, _PATIENCE
-        stars.reset()
-        return stars
 
     def checked_scores(self, node_scores: Tensor, edge_scores: Tensor) -> tuple[Tensor, Structure]:
         """Tables of three axes, and the index tensors that fit them."""
@@ -207,141 +182,3 @@ class GraphBatch:
         if bool(((labels < 0) | (labels >= n_labels)).any()):
             raise ValueError(f"labels must be between 0 and {n_labels - 1}")
         return labels
-
-
-class Layout(NamedTuple):
-    """Graphs of a batch, laid out once, with what scores and labels on a device are indexed by."""
-
-    graphs: GraphBatch
-    kept: Tensor  #: numbers of the nodes that the mask leaves, graph after graph
-    pairs: Tensor  #: (E, 2) ends of the edges of ``graphs``, as numbers of kept nodes
-    types: Tensor  #: (E,) their types
-    given: Tensor  #: (E, 2) which edge of those given an edge is, and which is its mirror image, or the same again
-    ends: Tensor  #: (2, M') the first and the last node of each graph that has any
-    mirrored: str  #: "none", "all" or "some" of the edges come both ways
-
-    def tables(self, by_type: Tensor, by_edge: Tensor | None) -> Tensor:
-        """Tables of the types or edges of ``graphs``, from (T, K, K) and (E', K, K): means over both ways."""
-        if by_edge is None:
-            means = 0.5 * (by_type + by_type.transpose(1, 2))
-            return {"none": by_type, "all": means}.get(self.mirrored, torch.cat([by_type, means]))
-        there, back = self.given.T
-        shared = by_type[self.types % len(by_type)]
-        own, turned = shared + by_edge[there], (shared + by_edge[back]).transpose(1, 2)
-        return torch.where((there != back)[:, None, None], 0.5 * (own + turned), own)
-
-
-def laid_out(
-    shape: tuple[int, ...],
-    connectivity: int,
-    n_types: int,
-    device: torch.device,
-    *,
-    mask: Tensor | None,
-    edges: Tensor | None,
-    edge_types: Tensor | None,
-    batch: Tensor | None,
-) -> Layout:
-    """The layout of a batch, from a cache where the same was seen before; edges that come both ways are one.
-
-    Parameters
-    ----------
-    shape
-        Of the scores but for the labels: (B, T), (B, H, W), ... or (N,).
-    connectivity
-        Neighbours of an inner pixel; 2 in chains, 0 in graphs.
-    n_types
-        Types of the edges of the grid or chain and, behind these, of the edges given.
-    device
-        Of the scores.
-    mask, edges, edge_types, batch
-        (*shape), (2, E), (E,) and (N,), on any device.
-    """
-    parts = [None if part is None else part.detach().to(torch.int64) for part in (mask, edges, edge_types, batch)]
-    there = [part.reshape(-1).to(device) for part in parts if part is not None]
-    content = torch.cat(there).cpu().numpy().tobytes() if there else b""  # waits for the device once
-    sizes = tuple(None if part is None else tuple(part.shape) for part in parts)
-    return _laid_out(shape, connectivity, n_types, device, sizes, content)
-
-
-@lru_cache(_KEPT)
-def _laid_out(
-    shape: tuple[int, ...],
-    connectivity: int,
-    n_types: int,
-    device: torch.device,
-    sizes: tuple[Any, ...],
-    content: bytes,
-) -> Layout:
-    values, parts = np.frombuffer(content, np.int64), []
-    for size in sizes:
-        taken = 0 if size is None else int(np.prod(size))
-        parts.append(None if size is None else values[:taken].reshape(size))
-        values = values[taken:]
-    mask, edges, types, batch = parts
-    n_nodes = int(np.prod(shape))
-    inside = np.ones(n_nodes, dtype=np.bool_) if mask is None else mask.ravel() != 0
-    if not inside.any():
-        raise ArgumentError(
-            *("scores", "must have at least one node") if mask is None else ("mask", "must keep at least one node")
-        )
-    if connectivity:
-        pairs, kinds, graph = _regular(shape, connectivity, inside)
-    else:
-        pairs, kinds = np.zeros((0, 2), dtype=np.int64), np.zeros(0, dtype=np.int64)
-        graph = np.zeros(n_nodes, dtype=np.int64) if batch is None else integers(batch, "batch", n_nodes)
-    if edges is not None:
-        own = number_pairs(edges.T, n_nodes, "edges")
-        apart = graph[own[:, 0]] != graph[own[:, 1]]
-        if apart.any():
-            e = int(np.argmax(apart))
-            raise ArgumentError(
-                "edges", f"[:, {e}] = {tuple(own[e].tolist())} must join two different nodes of one graph"
-            )
-        first = int(kinds.max(initial=-1)) + 1
-        which = np.zeros(len(own), dtype=np.int64)
-        if types is not None:
-            which = integers(types, "edge_types", len(own), below=n_types - first)
-        pairs, kinds = np.concatenate([pairs, own]), np.concatenate([kinds, first + which])
-    chosen = np.flatnonzero(inside[pairs].all(1))
-    low, high = np.sort(pairs[chosen], 1).T
-    keys = (low * n_nodes + high) * n_types + kinds[chosen]
-    _, seen, number = np.unique(keys, return_index=True, return_inverse=True)
-    given = np.stack([chosen[seen]] * 2, 1)
-    turned = pairs[chosen, 0] != pairs[given[number, 0], 0]
-    repeated = ~turned & (chosen != given[number, 0])
-    if repeated.any():
-        raise ArgumentError("edges", f"have {tuple(pairs[chosen[np.argmax(repeated)]].tolist())} more than once")
-    given[number[turned], 1] = chosen[turned]
-    given = given[np.argsort(graph[pairs[given[:, 0], 0]], kind="stable")]
-    both = given[:, 0] != given[:, 1]
-    mirrored = "none" if not both.any() else "all" if both.all() else "some"
-    kept = np.flatnonzero(inside)
-    kept = kept[np.argsort(graph[kept], kind="stable")]
-    renumbered = np.empty(n_nodes, dtype=np.int64)
-    renumbered[kept] = np.arange(len(kept))
-    graphs = GraphBatch(
-        renumbered[pairs[given[:, 0]]],
-        np.bincount(graph[kept], minlength=shape[0] if connectivity else int(graph.max()) + 1),
-        edge_types=kinds[given[:, 0]] + (n_types * both if mirrored == "some" else 0),
-        n_types=2 * n_types if mirrored == "some" else n_types,
-    )
-    some = graphs.node_counts > 0
-    ends = np.stack([graphs.node_pointer[:-1][some], graphs.node_pointer[1:][some] - 1])
-    on_device = partial(torch.as_tensor, device=device)
-    return Layout(
-        graphs, on_device(kept), on_device(graphs.edges), on_device(graphs.edge_types), on_device(given),
-        on_device(ends), mirrored,
-    )  # fmt: skip
-
-
-def _regular(shape: tuple[int, ...], connectivity: int, inside: Bools) -> tuple[Ints, Ints, Ints]:
-    """Edges of chains or grids, their types, and the graph of each node; in chains across what the mask leaves out."""
-    graph = np.repeat(np.arange(shape[0]), inside.size // shape[0])
-    if connectivity == 2:
-        kept = np.flatnonzero(inside)
-        pairs = np.stack([kept[:-1], kept[1:]], 1)[graph[kept[:-1]] == graph[kept[1:]]]
-        return pairs, np.zeros(len(pairs), dtype=np.int64), graph
-    pairs, kinds = neighbours(shape[1:], connectivity)
-    stacked = pairs + (inside.size // shape[0]) * np.arange(shape[0])[:, None, None]
-    return stacked.reshape(-1, 2), np.tile(kinds, shape[0]), graph

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bactrian.engines.torch.batch import Layout, laid_out
 from bactrian.engines.torch.chains import chain_counts, chain_labels, chain_value
-from bactrian.engines.torch.loss import METHODS, Graphs, memory_of, warn_once
+from bactrian.engines.torch.graphs import Told, graph_counts, graph_value
 from bactrian.engines.torch.stars import FORBIDDEN
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_number
 
@@ -17,12 +16,8 @@ LAYER_METHODS = ("convex", "camel0", "cccp")
 REDUCTIONS = ("mean", "sum", "none")
 #: Numbers of neighbours in pictures and volumes.
 NEIGHBOURS = {4: 2, 8: 2, 6: 3, 18: 3, 26: 3}
-#: Relinearisations of ``"cccp"``; estimators replay as many.
-RELINEARISATIONS = 2
 #: What describes the edges of graphs, and those of skip edges.
 _OF_GRAPHS = {"graph": ("edges", "batch", "edge_types", "edge_scores"), "chain": ("edges", "edge_types"), "grid": ()}
-#: Scores below the largest of a node by which a label counts as forbidden, and such entries of tables.
-_LOW = 0.25 * FORBIDDEN
 #: What :meth:`CRF.decode` has where the mask is off.
 PADDING = -100
 
@@ -138,8 +133,8 @@ class CRF(torch.nn.Module):
         self.register_buffer("_class_weights", weights, persistent=False)
         for name, allowed in zip(("between", "first", "last"), self._checked_constraints(constraints), strict=True):
             self.register_buffer(f"_allowed_{name}", allowed, persistent=False)
-        self.last = Last(float("nan"), 0, converged=False)
-        self._warned = False
+        self._told = Told().tensor()  # stays on the host
+        self._exact = False
 
     def reset_parameters(self) -> None:
         """Draw all scores of the layer from -0.1 to 0.1."""
@@ -158,6 +153,14 @@ class CRF(torch.nn.Module):
         if self._allowed_between is not None:
             words.append(f"{int(self._allowed_between.sum())} of {self.n_labels**2} transitions allowed")
         return ", ".join(words)
+
+    @property
+    def last(self) -> Last:
+        """How inference went in the last call."""
+        if self._exact:
+            return Last(0.0, 1, converged=True)
+        told = Told.of(self._told)
+        return Last(told.residual, told.sweeps, told.converged)
 
     def forward(self, *arguments: Any, **options: Any) -> Tensor:
         """The loss, for those who call the layer, such as ``DistributedDataParallel``."""
@@ -209,9 +212,10 @@ class CRF(torch.nn.Module):
             raise ArgumentError("labels", f"must be integers of shape {wanted}, found {tuple(labels.shape)}")
         if self._is_exact(graph):
             found = chain_value(*self._chain(scores), mask, labels, ignore_index)
+        elif weights is None and self._class_weights is None:
+            return self._value(scores, mask, labels, ignore_index, reduction, **graph)
         else:
-            alike = reduction != "none" and weights is None and self._class_weights is None
-            found = self._in_graphs(scores, mask, labels, ignore_index, "value", alike=alike, **graph)
+            found = self._value(scores, mask, labels, ignore_index, "none", **graph)
         if self._class_weights is not None:
             found = found * self._mean_class_weight(labels, mask, ignore_index, graph.get("batch"), len(found))
         if weights is not None:
@@ -227,7 +231,7 @@ class CRF(torch.nn.Module):
         self._check_shapes(scores, mask, graph)
         if self._is_exact(graph):
             return chain_value(*self._chain(scores), mask, None, 0)
-        return self._in_graphs(scores, mask, None, 0, "value", alike=False, **graph)
+        return self._value(scores, mask, None, 0, "none", **graph)
 
     def marginals(self, scores: Tensor, mask: Tensor | None = None, **graph: Any) -> Tensor:
         """Probabilities of labels in the shape of the scores, 0 where the mask is off; options as in :meth:`loss`."""
@@ -235,7 +239,7 @@ class CRF(torch.nn.Module):
         if self._is_exact(graph):
             inputs = self._chain(scores)
             return chain_counts(inputs[0].new_ones(len(scores)), *inputs, mask, None, 0)[0]
-        return self._in_graphs(scores, mask, None, 0, "marginals", **graph)
+        return self._beliefs(scores, mask, **graph)
 
     @torch.no_grad()
     def decode(self, scores: Tensor, mask: Tensor | None = None, **graph: Any) -> Tensor:
@@ -247,8 +251,8 @@ class CRF(torch.nn.Module):
         if self._is_exact(graph):
             found = chain_labels(*self._chain(scores), mask)
         else:
-            found = self._in_graphs(scores, mask, None, 0, "marginals", **graph).argmax(-1)
-        return found if mask is None else found.masked_fill(~mask.bool(), PADDING)
+            found = self._beliefs(scores, mask, **graph).argmax(-1)
+        return found if mask is None else found.masked_fill(~mask.to(found.device, torch.bool), PADDING)
 
     def _is_exact(self, graph: dict[str, Any]) -> bool:
         return self.structure == "chain" and self.method != "camel0" and graph.get("edges") is None
@@ -272,7 +276,7 @@ class CRF(torch.nn.Module):
         """Scores, transitions, and those at the start and at the end, of one type."""
         wide = torch.promote_types(torch.promote_types(scores.dtype, self.transitions.dtype), torch.float32)
         between, first, last = (part.to(wide) for part in self._constrained(-torch.inf))
-        self.last = Last(0.0, 1, converged=True)
+        self._exact = True
         return scores.to(wide), between, first, last
 
     def _constrained(self, low: float) -> list[Tensor]:
@@ -283,70 +287,62 @@ class CRF(torch.nn.Module):
         allowed = (self._allowed_between, self._allowed_first, self._allowed_last)
         return [part.masked_fill(~may, low) for part, may in zip(parts, allowed, strict=True)]
 
-    @torch.compiler.disable
-    def _in_graphs(
+    def _value(
+        self, scores: Tensor, mask: Tensor | None, labels: Tensor | None, ignore_index: int, reduction: str,
+        **graph: Tensor | None,
+    ) -> Tensor:  # fmt: skip
+        """Values by message passing: (B,), or their sum or mean."""
+        given = self._given(scores, mask, labels, ignore_index, reduction, **graph)
+        found, *_, told = graph_value(*given, torch.is_grad_enabled() and reduction == "none", self._told)
+        self._told.copy_(told.detach())
+        return found.to(torch.promote_types(scores.dtype, torch.float32))
+
+    def _beliefs(self, scores: Tensor, mask: Tensor | None, **graph: Tensor | None) -> Tensor:
+        """Marginals by message passing."""
+        given = self._given(scores, mask, None, 0, "sum", **graph)
+        keep = torch.is_grad_enabled()
+        with torch.no_grad():
+            _, *kept, told = graph_value(*given, keep, self._told)
+            self._told.copy_(told)
+        found, *_ = graph_counts(given[0].new_ones(()), *kept, told, *given)
+        return found.to(torch.promote_types(scores.dtype, torch.float32))
+
+    def _given(
         self,
         scores: Tensor,
         mask: Tensor | None,
         labels: Tensor | None,
         ignore_index: int,
-        wanted: str,
+        reduction: str,
         *,
-        alike: bool = True,
         edges: Tensor | None = None,
         batch: Tensor | None = None,
         edge_types: Tensor | None = None,
         edge_scores: Tensor | None = None,
-    ) -> Tensor:
-        """Values (B,), or marginals, by message passing."""
-        shape, k = tuple(scores.shape[:-1]), self.n_labels
+    ) -> tuple[Any, ...]:
+        """What the operators take."""
         self._check_edges(edges, edge_types, batch, edge_scores)
         steps = {"chain": 1, "grid": self.neighbours // 2, "graph": 0}[self.structure]
-        n_types = steps if self.structure == "grid" else steps + self._n_tables
-        layout = laid_out(
-            shape, 2 * steps, n_types, scores.device, mask=mask, edges=edges, edge_types=edge_types, batch=batch
-        )
-        nodes = scores.reshape(-1, k).index_select(0, layout.kept).to(torch.float64)
-        top = nodes.detach().amax(1, keepdim=True)
-        nodes = torch.maximum(nodes, top + FORBIDDEN)
-        if self.structure == "chain":
-            for part, at in zip(self._constrained(FORBIDDEN)[1:], layout.ends, strict=True):
-                floored = part.to(torch.float64).clamp_min(FORBIDDEN)
-                nodes = nodes.index_add(0, at, floored.expand(len(at), k))
-        tables = layout.tables(
-            self._tables(steps), None if edge_scores is None else edge_scores.to(torch.float64).clamp_min(FORBIDDEN)
-        )
-        if labels is not None:
-            labels = labels.reshape(-1).index_select(0, layout.kept)
-        known = self._check(
-            top, nodes.detach(), tables.detach(), labels, ignore_index, layout, shape,
-            own_tables=edge_scores is not None,
-        )  # fmt: skip
         tolerance = self.tolerance or (1e-9 if scores.dtype == torch.float64 else 1e-5)
-        graphs, entropy = layout.graphs, str(METHODS[self.method].entropy)
-        with memory_of(graphs, nodes, tables):
-            structure = graphs.structure(scores.device, n_types=None if edge_scores is not None else graphs.n_types)
-            stars = [
-                graphs.stars(structure, entropy, k, number, again=alike) for number in range(1 if known is None else 2)
-            ]
-            field = Graphs(
-                self.method, graphs, stars, labels, known, alike=alike, tolerance=tolerance,
-                max_sweeps=self.max_sweeps, relinearisations=RELINEARISATIONS * (self.method == "cccp"),
-            )  # fmt: skip
-            if wanted == "value":
-                found = field.values(nodes, tables)
-            else:
-                beliefs = field.counts(nodes, tables)[0]
-                found = beliefs.new_zeros(scores[..., 0].numel(), k).index_copy(0, layout.kept, beliefs)
-                found = found.view(*shape, k)
-        self.last = Last(field.residual, field.sweeps, converged=field.residual <= tolerance)
-        if not self.last.converged:
-            warn_once(
-                self,
-                f"messages did not converge in max_sweeps={self.max_sweeps} sweeps: residual {field.residual:.1e} "
-                f"for tolerance={tolerance:.1e}; this layer warns only once; see CRF.last",
-            )
-        return found.to(torch.promote_types(scores.dtype, torch.float32))
+        self._exact = False
+        return (
+            self._with_ends(scores, mask) if self.structure == "chain" else scores, self._tables(steps), edge_scores,
+            mask, labels, edges, batch, edge_types, ignore_index, 2 * steps, self.method, tolerance, self.max_sweeps,
+            reduction,
+        )  # fmt: skip
+
+    def _with_ends(self, scores: Tensor, mask: Tensor | None) -> Tensor:
+        """Scores (B, T, K) in float64, those of the first and the last label added."""
+        there = (
+            torch.ones_like(scores[..., 0], dtype=torch.bool) if mask is None else mask.to(scores.device, torch.bool)
+        )
+        places = torch.arange(scores.shape[1], device=scores.device)
+        first, last = there.to(torch.uint8).argmax(1), scores.shape[1] - 1 - there.flip(1).to(torch.uint8).argmax(1)
+        found = scores.to(torch.float64)
+        for part, at in zip(self._constrained(FORBIDDEN)[1:], (first, last), strict=True):
+            end = part.to(torch.float64).clamp_min(FORBIDDEN)
+            found = found + (places == at[:, None])[..., None] * end
+        return found
 
     def _check_edges(
         self, edges: Tensor | None, edge_types: Tensor | None, batch: Tensor | None, edge_scores: Tensor | None
@@ -379,58 +375,17 @@ class CRF(torch.nn.Module):
             tables = tables.masked_fill(~allowed, FORBIDDEN)
         return tables.clamp_min(FORBIDDEN)
 
-    def _check(
-        self, top: Tensor, nodes: Tensor, tables: Tensor, labels: Tensor | None, ignore_index: int, layout: Layout,
-        shape: tuple[int, ...], *, own_tables: bool,
-    ) -> Tensor | None:  # fmt: skip
-        """Refuse scores that are not numbers, and labels that do not exist or are forbidden, alone or side by side.
-
-        ``top`` has the largest score (N, 1) of each node. Returns which labels are known, where some are not.
-        """
-        unfit = ~((top < torch.inf) & (top > -torch.inf))[:, 0]  # true for NaN
-        known, outside, alone, beside = torch.ones_like(unfit), *[torch.zeros_like(unfit)] * 3
-        if labels is not None:
-            known = labels != ignore_index
-            outside = known & ((labels < 0) | (labels >= self.n_labels))
-            label = torch.where(known & ~outside, labels, 0)
-            score = nodes.gather(1, label[:, None]) - nodes.amax(1, keepdim=True)
-            alone = known & (score[:, 0] < _LOW)
-            which = torch.arange(len(layout.pairs), device=nodes.device) if own_tables else layout.types
-            first, second = layout.pairs.T
-            beside = known[first] & known[second] & (tables[which, label[first], label[second]] < _LOW)
-        flags = [unfit.any(), ~(tables < torch.inf).all(), outside.any(), alone.any(), beside.any(), ~known.all()]
-        bad, tables_bad, is_outside, is_alone, is_beside, some_unknown = torch.stack(flags).tolist()
-
-        def first_of(wrong: Tensor) -> str:
-            node = int(wrong[0])
-            at = str([int(part) for part in torch.unravel_index(layout.kept[node], shape)])
-            return at if labels is None or bad else f"{at} = {int(labels[node])}"
-
-        if bad:
-            why = "holds NaN or +inf, or -inf for all labels (-inf forbids one)"
-            raise ArgumentError("scores", f"{first_of(unfit.nonzero()[0])} {why}")
-        if tables_bad:
-            raise ArgumentError("tables", "and edge_scores must not hold NaN or +inf (-inf forbids a pair of labels)")
-        if is_outside:
-            why = f"is outside 0 to {self.n_labels - 1}, and not {ignore_index}"
-            raise ArgumentError("labels", f"{first_of(outside.nonzero()[0])} {why}")
-        if is_alone:
-            why = "is forbidden there: its score, or as an end, is -inf"
-            raise ArgumentError("labels", f"{first_of(alone.nonzero()[0])} {why}")
-        if is_beside:
-            other, one = layout.pairs[beside.nonzero()[0, 0]]
-            raise ArgumentError("labels", f"{first_of(one[None])} is forbidden beside {first_of(other[None])}")
-        return known if some_unknown else None
-
     def _mean_class_weight(
         self, labels: Tensor, mask: Tensor | None, ignore_index: int, batch: Tensor | None, count: int
     ) -> Tensor:
         """(B,) means of the class weights of known labels."""
-        known = labels != ignore_index if mask is None else mask.bool() & (labels != ignore_index)
+        known = labels != ignore_index
+        if mask is not None:
+            known = known & mask.to(labels.device, torch.bool)
         each = self._class_weights[torch.where(known, labels, 0)] * known
         if self.structure != "graph":
             return each.flatten(1).sum(1) / known.flatten(1).sum(1).clamp_min(1)
-        where = torch.zeros_like(labels) if batch is None else batch
+        where = torch.zeros_like(labels) if batch is None else batch.to(labels.device, torch.int64)
         sums = each.new_zeros(2, count).index_add_(1, where, torch.stack([each, known.to(each.dtype)]))
         return sums[0] / sums[1].clamp_min(1)
 

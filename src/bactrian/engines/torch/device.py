@@ -13,6 +13,8 @@ from torch import Tensor
 from bactrian.graphs.graph_data import GraphData
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
+#: Bytes below which what moves to a GPU is pinned.
+_PINNED = 1 << 26
 #: How errors read that are not PyTorch's own class for it: from the host's allocator, CUDA itself and cuBLAS.
 _OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED")
 
@@ -65,9 +67,18 @@ class Movable:
         return moved
 
 
+def moved(tensor: Tensor, device: Any) -> Tensor:
+    """The tensor on a device, which nobody waits for where it is small enough to be pinned."""
+    if tensor.device.type == "cpu" and torch.device(device).type == "cuda" and tensor.nbytes < _PINNED:
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
 def _moved(value: Any, device: Any) -> Any:
-    if isinstance(value, Tensor | Movable):
+    if isinstance(value, Movable):
         return value.to(device)
+    if isinstance(value, Tensor):
+        return value.to(device) if value.layout is not torch.strided else moved(value, device)
     return type(value)(_moved(one, device) for one in value) if isinstance(value, list | tuple) else value
 
 

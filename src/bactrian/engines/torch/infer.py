@@ -15,7 +15,7 @@ from bactrian.camel.dual import larger
 from bactrian.camel.entropy import carve
 from bactrian.engines.torch.device import checked_data, checked_device, checked_dtype, explain_memory
 from bactrian.engines.torch.parts import DeviceGraphs, DeviceTables
-from bactrian.engines.torch.stars import FINEST, settle, sum_by_graph
+from bactrian.engines.torch.stars import FINEST, settle
 from bactrian.errors import check_choice, check_count, check_number, warn
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.packed import BeliefTables
@@ -125,7 +125,9 @@ def infer(
                     stars.set_scores(nodes - stars.linearisation, entries)
                     found = settle(stars, tolerance, max_iterations, damping=damping or 0.0, tame=tame)
                     values, made, left = found[0], made + found[1], larger(left, found[2])
-                log_partition[part.piece.graphs] = sum_by_graph(stars.structure, values).cpu().numpy()
+                log_partition[part.piece.graphs] = (
+                    stars.structure.by_graph(values.node_value, values.edge_value).cpu().numpy()
+                )
             sweeps, residual = max(sweeps, made), larger(residual, left)
             violation = larger(violation, float(values.violation))
         tables = DeviceTables(graphs, parts)

@@ -12,39 +12,22 @@ relinearised at the last beliefs on a schedule (the concave-convex procedure, on
 
 from __future__ import annotations
 
-import copy
 import math
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bactrian.camel.camel import SHORTHAND
-from bactrian.camel.dual import larger
 from bactrian.engines.torch.batch import GraphBatch
-from bactrian.engines.torch.device import Needed, explain_memory, state_bytes
-from bactrian.engines.torch.stars import (
-    FINEST,
-    FORBIDDEN,
-    Stars,
-    StarValues,
-    edge_beliefs,
-    evaluate,
-    observed_counts,
-    settle,
-    sum_by_graph,
-)
+from bactrian.engines.torch.graphs import METHODS, Graphs, memory_of
+from bactrian.engines.torch.stars import FINEST, Stars, edge_beliefs
 from bactrian.engines.torch.structure import Structure
 from bactrian.errors import warn
 from bactrian.solvers.solution import ConvergenceWarning
 
-#: Learners whose entropy and consistency the loss takes, and entropies of inference.
-METHODS = {name: SHORTHAND[name] for name in ("piecewise", "camel0", "convex", "cccp")}
+#: Entropies of inference.
 INFERENCE = {"bp": "total", "convex": "convex", "camel0": "clusters"}
-#: Step of a perturbation, and the tolerance of messages there.
-_STEP, _EXACT = 1e-4, 1e-11
 
 
 @dataclass
@@ -185,18 +168,19 @@ class CamelLoss(torch.nn.Module):
             due = None if ids is None else self._recall(stars, ids, graphs)
             again = 0 if due is None or not bool(due.any()) else self.relinearisations - 1
             field = Graphs(
-                self.method, graphs, [stars], labels, None, alike=True, tolerance=self.tolerance,
+                self.method, [stars], labels, None, tolerance=self.tolerance,
                 max_sweeps=self.max_sweeps if chosen.consistency else 0, relinearisations=again, due=due,
             )  # fmt: skip
-            loss = field.values(node_scores.to(torch.float64), tables.to(torch.float64)).sum()
+            loss: Tensor = _Total.apply(node_scores.to(torch.float64), tables.to(torch.float64), field, graphs)
             self.residual = field.residual
             if ids is not None:
                 self._keep(stars, ids, graphs)
-        if not self.converged:
-            warn_once(
-                self,
+        if not self.converged and not self._warned:
+            self._warned = True
+            warn(
                 f"{self.method}: messages did not converge in max_sweeps={self.max_sweeps} sweeps: residual "
                 f"{self.residual:.1e} for tolerance={self.tolerance:.1e}; this loss warns only once; see loss.residual",
+                ConvergenceWarning,
             )
         wide = torch.promote_types(torch.promote_types(node_scores.dtype, tables.dtype), torch.float32)
         return (loss / graphs.n_graphs if self.reduction == "mean" else loss).to(wide)
@@ -212,9 +196,7 @@ class CamelLoss(torch.nn.Module):
         with memory_of(graphs, node_scores, edge_scores):
             tables, structure = graphs.checked_scores(node_scores, edge_scores)
             stars = self._stars(graphs, structure, node_scores.shape[1], INFERENCE[method])
-            field = Graphs(
-                method, graphs, [stars], None, None, alike=False, tolerance=self.tolerance, max_sweeps=self.max_sweeps
-            )
+            field = Graphs(method, [stars], None, None, tolerance=self.tolerance, max_sweeps=self.max_sweeps)
             field.solve(node_scores.to(torch.float64), tables.to(torch.float64))
             every = torch.arange(structure.n_edges, device=node_scores.device)
             nodes, edges = torch.empty_like(stars.node_log), edge_beliefs(stars, every)
@@ -295,195 +277,32 @@ class CamelLoss(torch.nn.Module):
             self._states.pop(next(iter(self._states)))
 
 
-def warn_once(module: Any, text: str) -> None:
-    """Warn of messages that did not converge, the first time in the life of a module."""
-    if not module._warned:
-        module._warned = True
-        warn(text, ConvergenceWarning)
+class _Total(torch.autograd.Function):
+    """The sum of the values of :class:`.graphs.Graphs`."""
 
-
-def memory_of(graphs: GraphBatch, node_scores: Tensor, edge_scores: Tensor) -> AbstractContextManager[None]:
-    """Explains an out-of-memory error in work on a batch."""
-
-    def needed() -> Needed:
-        n_edges = len(graphs.edges)
-        own = edge_scores.ndim == 3 and len(edge_scores) == n_edges
-        n_bytes = state_bytes(graphs.n_nodes, n_edges, node_scores.shape[-1], own_tables=own, single=False)
-        return Needed(n_bytes, graphs.n_graphs, "use batches of fewer or smaller graphs")
-
-    return explain_memory(node_scores.device, needed)
-
-
-class Graphs:
-    """Graphs of a batch under an entropy: values that stand in for log Z less the score of the labels, and beliefs.
-
-    Where some labels are unknown, a second D in which the known ones are fixed stands in for that score. Beliefs are
-    differentiated by perturbation (Domke 2010): their derivatives by the scores are second ones of D and so symmetric,
-    hence their product with a direction is a difference of beliefs at scores a little up and down that direction.
-
-    Parameters
-    ----------
-    method : {"convex", "camel0", "cccp", "piecewise", "bp"}
-    batch : GraphBatch
-    stars : list of Stars
-        One or, where some labels are unknown, two.
-    labels : (N,) ints, or None
-    known : (N,) bools, or None
-        Which labels are known, where some are not.
-    alike : bool
-        Whether the derivatives by the values of all graphs will be the same.
-    tolerance, max_sweeps
-        Of message passing.
-    relinearisations : int
-        How often the entropy is linearised again at the beliefs found.
-    due : (N,) bools, optional
-        Nodes, as numbered inside, where it is; by default all.
-    """
-
-    def __init__(
-        self,
-        method: str,
-        batch: GraphBatch,
-        stars: list[Stars],
-        labels: Tensor | None,
-        known: Tensor | None,
-        *,
-        alike: bool,
-        tolerance: float,
-        max_sweeps: int,
-        relinearisations: int = 0,
-        due: Tensor | None = None,
-    ) -> None:
-        self.method, self.batch, self.stars, self.labels, self.known = method, batch, stars, labels, known
-        self.alike, self.tolerance, self.max_sweeps = alike, tolerance, max_sweeps
-        self.relinearisations, self.due = relinearisations, due
-        self.residual, self.sweeps = 0.0, 0
-        self._evaluations: list[StarValues] = []
-
-    def values(self, scores: Tensor, tables: Tensor) -> Tensor:
-        """(M,), from scores (N, K) and tables, both in float64."""
-        found: Tensor = _Values.apply(scores, tables, self)
-        return found
-
-    def counts(self, scores: Tensor, tables: Tensor) -> tuple[Tensor, Tensor]:
-        """Beliefs of nodes (N, K), and sums of those of the edges of a table."""
-        with torch.no_grad():
-            self.solve(scores, tables)
-        found: tuple[Tensor, Tensor] = _Counts.apply(scores.new_ones(self.batch.n_graphs), scores, tables, self)
-        return found
-
-    def solve(self, scores: Tensor, tables: Tensor) -> Tensor:
-        """Pass messages; returns what :meth:`values` does."""
-        found = self._settle(scores, tables, self.tolerance, self.max_sweeps)
-        if self.alike:
-            self._counts = self._counted(self._evaluations)
-        return found
-
-    def perturbed(self, scores: Tensor, tables: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Values (M,), and counts weighted by graph, at other scores not far away."""
-        twin = copy.copy(self)
-        twin.stars, twin.alike = [stars.twin() for stars in self.stars], False
-        return twin._settle(scores, tables, _EXACT, 4 * self.max_sweeps), *twin.weighed(weights)
-
-    def _settle(self, scores: Tensor, tables: Tensor, tolerance: float, max_sweeps: int) -> Tensor:
-        """Messages to a tolerance; returns values (M,), less those of the second stars or of the labels."""
-        found: Tensor | float = 0.0
-        self._evaluations = []
-        for stars, sign in zip(self.stars, (1.0, -1.0), strict=False):
-            s = stars.structure
-            inside = scores[s.nodes]
-            if sign < 0.0 and self.known is not None and self.labels is not None:
-                states = torch.arange(stars.n_labels, device=scores.device)
-                other = self.known[s.nodes][:, None] & (states != self.labels[s.nodes][:, None])
-                inside = torch.where(other, inside.amax(1, keepdim=True) + FORBIDDEN, inside)
-            ordered = tables[s.edges] if s.own_tables else tables
-            for step in range(1 + self.relinearisations):
-                if step:
-                    slope = -stars.numbers.linearised[:, None] * stars.node_log
-                    kept = stars.linearisation
-                    stars.linearisation.copy_(
-                        slope if self.due is None else torch.where(self.due[:, None], slope, kept)
-                    )
-                stars.set_scores(inside - stars.linearisation, ordered)
-                values, sweeps, residual = settle(stars, tolerance, max_sweeps, tame=self.method == "convex")
-                self.sweeps, self.residual = self.sweeps + sweeps, larger(self.residual, residual)
-            found = found + sign * sum_by_graph(s, values)
-            self._evaluations.append(values)
-        if self.labels is not None and self.known is None:
-            found = found - observed_by_graph(self.stars[0].structure, self.labels, scores, tables)
-        return torch.as_tensor(found)
-
-    def weighed(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Derivatives of ``weights @ values`` by scores and tables, at the messages as they are."""
-        s = self.stars[0].structure
-        if self.alike:
-            nodes, entries = self._counts[0] * weights[s.node_graph][:, None], self._counts[1] * weights[0]
-        else:
-            weighted = replace(s, node_weight=weights[s.node_graph], edge_weight=weights[s.edge_graph])
-            for stars in self.stars:
-                stars.structure = weighted
-            nodes, entries = self._counted([evaluate(stars) for stars in self.stars])
-            for stars in self.stars:
-                stars.structure = s
-        in_order = torch.empty_like(entries).index_copy_(0, s.edges, entries) if s.own_tables else entries
-        return torch.empty_like(nodes).index_copy_(0, s.nodes, nodes), in_order
-
-    def _counted(self, evaluations: list[StarValues]) -> tuple[Tensor, Tensor]:
-        """Counts of labels and of pairs, less those that agree with the labels, in the order of the structure."""
-        free, *bound = evaluations
-        nodes, entries = free.node_counts, free.table_counts
-        if bound:
-            return nodes - bound[0].node_counts, entries - bound[0].table_counts
-        if self.labels is None:
-            return nodes.clone(), entries.clone()
-        s = self.stars[0].structure
-        observed = observed_counts(s, self.labels[s.nodes], nodes.shape[1])
-        return nodes - observed[0], entries - observed[1]
-
-
-class _Values(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, tables: Tensor, graphs: Graphs) -> Tensor:
-        ctx.save_for_backward(scores, tables)
-        ctx.graphs = graphs
-        return graphs.solve(scores, tables)
+    def forward(ctx: Any, scores: Tensor, tables: Tensor, graphs: Graphs, batch: GraphBatch) -> Tensor:
+        value = graphs.solve(scores, tables).sum()
+        ctx.save_for_backward(*graphs.counts(), scores, tables)
+        ctx.graphs, ctx.batch = graphs, batch
+        return value
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        scores, tables = ctx.saved_tensors
-        with memory_of(ctx.graphs.batch, scores, tables):
-            found: tuple[Tensor, Tensor] = _Counts.apply(upstream, scores, tables, ctx.graphs)
-        return *found, None
+        with memory_of(ctx.batch, *ctx.saved_tensors[2:]):
+            return *_Counts.apply(upstream, *ctx.saved_tensors, ctx.graphs), None, None
 
 
 class _Counts(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weights: Tensor, scores: Tensor, tables: Tensor, graphs: Graphs) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(weights, scores, tables)
-        ctx.graphs = graphs
-        return graphs.weighed(weights)
+    def forward(ctx: Any, weight: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+        nodes, entries, scores, tables, ctx.graphs = given
+        ctx.save_for_backward(weight, scores, tables)
+        return weight * nodes, weight * entries
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.graphs.method == "cccp":
-            raise NotImplementedError(
-                "beliefs and gradients of method 'cccp', which stops short of its fixed point, have no derivatives; "
-                "use 'convex' or 'camel0'"
-            )
-        weights, scores, tables = ctx.saved_tensors
-        step = _STEP / max(1e-300, *(float(part.abs().max()) for part in upstream if part.numel()))
-        moved = (step * part for part in upstream)
-        nodes, entries = moved
-        up = ctx.graphs.perturbed(scores + nodes, tables + entries, weights)
-        down = ctx.graphs.perturbed(scores - nodes, tables - entries, weights)
-        return *((a - b) / (2.0 * step) for a, b in zip(up, down, strict=True)), None
-
-
-def observed_by_graph(structure: Structure, labels: Tensor, scores: Tensor, tables: Tensor) -> Tensor:
-    """(M,) scores of the labels."""
-    s = structure
-    nodes = scores.gather(1, labels[:, None])[:, 0]
-    found = scores.new_zeros(s.n_graphs).index_add_(0, s.node_graph, nodes[s.nodes])
-    ends = labels[s.nodes][s.link_node[s.links]]
-    ordered = tables[s.edges] if s.own_tables else tables
-    return found.index_add_(0, s.edge_graph, ordered[s.edge_table, ends[:, 0], ends[:, 1]])
+        weight, *inputs = ctx.saved_tensors
+        weights = weight.expand(ctx.graphs.stars[0].structure.n_graphs)
+        by_weights, *found = ctx.graphs.curvature(upstream, weights, *inputs)
+        return by_weights.sum(), None, None, *found, None

@@ -305,7 +305,7 @@ class DevicePart:
         hub, linearised = (numbers[piece.nodes][piece.node_order] for numbers in (carving.hub, carving.linearised))
         self.relinearises, self.has_saddle = bool(linearised.any()), bool((hub < 0.0).any())
         self.finest = FINEST[data.dtype]
-        numbers = NodeNumbers(torch.from_numpy(hub), torch.from_numpy(linearised))
+        numbers = NodeNumbers.of(hub, linearised)
         self.stars = Stars(
             piece.structure,
             numbers.to(piece.structure.nodes.device),
@@ -480,7 +480,7 @@ class DeviceTables(TableReader):
         for part in parts:
             s = part.piece.structure
             edges = part.piece.edges.start + s.edges.cpu().numpy()
-            self._table[edges] = filled + s.table_of(torch.arange(edges.size)).numpy()
+            self._table[edges] = filled + s.edge_table.cpu().numpy()
             filled += part.stars.tables.shape[0]
 
     def edges(self, chosen: Any) -> Floats:

@@ -32,6 +32,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 import torch
 from torch import Tensor
 
+from bactrian.arrays import Floats
 from bactrian.camel.dual import larger
 from bactrian.engines.torch.device import Movable
 from bactrian.engines.torch.kernels import block_outer_product, can_update, tables_at_once, update_stars
@@ -50,7 +51,7 @@ _TAME_SWEEPS, _SLOW, _MOST_DAMPING = 16, 0.999, 0.9
 #: A recording waits for the whole device before it begins, which would spoil one that another thread is making.
 _ONE_AT_A_TIME = threading.Lock()
 #: Range of a table (in nats) up to which messages are products in linear space.
-_WIDEST = {torch.float64: 300.0, torch.float32: 40.0}
+LINEAR = {torch.float64: 300.0, torch.float32: 40.0}
 #: What changes from evaluation to evaluation.
 _CHANGING = (
     "multipliers", "node_log", "scores", "tables", "swept", "star_log", "star_belief", "_oriented", "_log_tables",
@@ -64,6 +65,12 @@ class NodeNumbers(Movable):
 
     hub: Tensor  #: (N,) kept number kappa
     linearised: Tensor  #: (N,) number of times the node's entropy is subtracted through its linearisation
+    any_unowned: bool  #: some node has the number 0
+
+    @staticmethod
+    def of(hub: Floats, linearised: Floats) -> NodeNumbers:
+        """On the host."""
+        return NodeNumbers(torch.from_numpy(hub), torch.from_numpy(linearised), bool((hub == 0.0).any()))
 
 
 class Recording(Generic[Result]):
@@ -139,8 +146,6 @@ class Stars(Movable):
         Whether the range of some table needs log space.
     records : bool
         Whether launches may be recorded.
-    patience : int
-        Sweeps between looks at how much beliefs change, for which the host waits.
     """
 
     def __init__(
@@ -174,10 +179,9 @@ class Stars(Movable):
             for first, last in zip(structure.colour_nodes, structure.colour_nodes[1:], strict=False)
         ]
         self.unowned = numbers.hub == 0.0
-        self.any_unowned = bool(self.unowned.any())
         self._oriented = self._log_tables = torch.zeros(0)
         self.wide = False
-        self.records, self.patience = device.type == "cuda", 1
+        self.records = device.type == "cuda"
         self._recordings: dict[str, Recording[Any]] = {}
 
     def to(self, device: Any) -> Self:
@@ -199,7 +203,7 @@ class Stars(Movable):
             self.structure, self.numbers, self.n_labels, dtype=self.dtype, consistency=self.consistency,
             first_edge=self.first_edge,
         )  # fmt: skip
-        twin.records, twin.patience = False, self.patience
+        twin.records = False
         for name in ("multipliers", "linearisation", "star_belief"):
             getattr(twin, name).copy_(getattr(self, name))
         return twin
@@ -239,8 +243,12 @@ class Stars(Movable):
 
     def check_range(self, spread: float) -> None:
         """Turn to log space where the range of a table needs it."""
-        self.wide = not spread < _WIDEST[self.dtype]
-        if self.wide:
+        self.turn(wide=not spread < LINEAR[self.dtype])
+
+    def turn(self, *, wide: bool) -> None:
+        """Turn to log space, or back."""
+        self.wide = wide
+        if wide:
             self._log_tables = self._turned(self.tables)
 
     def forget_recordings(self) -> None:
@@ -358,10 +366,8 @@ class Stars(Movable):
         sweeps, change = 0, math.inf
         for _ in range(_ROUNDS):
             while sweeps < max_sweeps and time.perf_counter() < deadline:
-                for _ in range(min(self.patience, max_sweeps - sweeps)):
-                    last = self.sweep(damping)
-                    sweeps += 1
-                change = float(last)
+                change = float(self.sweep(damping))
+                sweeps += 1
                 if not change > target:
                     break
             values = self.evaluate()
@@ -370,6 +376,13 @@ class Stars(Movable):
                 break
             target *= 0.1
         return values, sweeps, residual
+
+    def ahead(self, sweeps: int) -> tuple[StarValues, Tensor]:
+        """Sweep so often, and evaluate, without a look at the device; returns the residual as a tensor."""
+        for _ in range(sweeps):
+            self.sweep()
+        values = self.evaluate()
+        return values, torch.maximum(self.change, values.violation)
 
     def evaluate(self) -> StarValues:
         """D, its derivatives by the scores, and the violation, at the multipliers as they are.
@@ -428,7 +441,7 @@ def evaluate(state: Stars) -> StarValues:
     s = state.structure
     row_marginal, column_marginal, edge_value, table_counts = _edges(state)
     first, sums = None, None
-    if state.any_unowned:
+    if state.numbers.any_unowned:
         marginals = row_marginal.new_empty(2 * s.n_edges, state.n_labels)
         marginals[s.links[:, 0]], marginals[s.links[:, 1]] = row_marginal, column_marginal
         first = marginals.index_select(0, s.first_link) if s.n_edges else torch.zeros_like(state.scores)
@@ -444,23 +457,17 @@ def evaluate(state: Stars) -> StarValues:
     return StarValues(torch.stack([value, violation]), node_counts, table_counts, node_value, edge_value)
 
 
-def sum_by_graph(structure: Structure, values: StarValues) -> Tensor:
-    """(M,) D of each graph, without weights."""
-    total = values.node_value.new_zeros(structure.n_graphs)
-    total.index_add_(0, structure.node_graph, values.node_value)
-    return total.index_add_(0, structure.edge_graph, values.edge_value)
-
-
 def observed_counts(structure: Structure, labels: Tensor, n_labels: int) -> tuple[Tensor, Tensor]:
     """Weighted counts of observed node labels and table entries, in the shapes of an evaluation's."""
-    s, k = structure, n_labels
-    nodes = torch.nn.functional.one_hot(labels, k) * s.node_weight[:, None]
-    ends = labels[s.link_node[s.links]]
-    state = k * ends[:, 0] + ends[:, 1]
-    n_tables = s.n_edges if s.own_tables else len(s.type_edges) - 1
-    # Not bincount, which with weights on a GPU has no deterministic form.
-    counts = s.edge_weight.new_zeros(n_tables * k * k).index_add_(0, k * k * s.edge_table + state, s.edge_weight)
-    return nodes, counts.view(n_tables, k, k)
+    s = structure
+    states = torch.arange(n_labels, device=labels.device)
+    nodes = (labels[:, None] == states) * s.node_weight[:, None]
+    rows, columns = ((labels[s.link_node[s.links[:, end]], None] == states).to(s.node_weight) for end in range(2))
+    columns *= s.edge_weight[:, None]
+    if s.own_tables:
+        return nodes, rows[:, :, None] * columns[:, None, :]
+    types = [slice(*s.type_edges[t : t + 2]) for t in range(len(s.type_edges) - 1)]
+    return nodes, torch.stack([block_outer_product(rows[chosen], columns[chosen]) for chosen in types])
 
 
 def edge_beliefs(state: Stars, chosen: Tensor) -> Tensor:
@@ -468,7 +475,7 @@ def edge_beliefs(state: Stars, chosen: Tensor) -> Tensor:
     s = state.structure
     links = s.links[chosen]
     rows, columns = (state.multipliers[links[:, end]].to(torch.float64) for end in range(2))
-    return joint_beliefs(state.tables[s.table_of(chosen)], rows, columns)
+    return joint_beliefs(state.tables[s.edge_table[chosen]], rows, columns)
 
 
 def joint_beliefs(tables: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

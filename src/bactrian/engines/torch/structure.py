@@ -10,7 +10,6 @@ is one contiguous slice.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from functools import cached_property
 
 import numpy as np
 import torch
@@ -33,10 +32,13 @@ class Structure(Movable):
     kind: Tensor  #: (2E,) which of the oriented tables a link's message is multiplied with
     edges: Tensor  #: (E,) number of an edge among those given, by its number inside (sorted by type)
     links: Tensor  #: (E, 2) row link and column link of an edge
+    edge_table: Tensor  #: (E,) which table an edge has
     node_weight: Tensor  #: (N,) weight of the graph in the objective
     edge_weight: Tensor  #: (E,)
     node_graph: Tensor  #: (N,) graph of a node
     edge_graph: Tensor  #: (E,)
+    node_bounds: Tensor  #: (M + 1,) nodes of a graph, by the order given
+    edge_bounds: Tensor  #: (M + 1,)
     degree: Tensor  #: (N,)
     first_link: Tensor  #: (N,) first link of a node; 0 where it has none
     colour_nodes: tuple[int, ...]  #: bounds of the colours' nodes
@@ -61,17 +63,16 @@ class Structure(Movable):
         """Number of colours."""
         return len(self.colour_nodes) - 1
 
-    def table_of(self, edges: Tensor) -> Tensor:
-        """Which table some edges have."""
-        if self.own_tables:
-            return edges
-        bounds = torch.tensor(self.type_edges[1:], device=edges.device)
-        return torch.searchsorted(bounds, edges, right=True)
-
-    @cached_property
-    def edge_table(self) -> Tensor:
-        """(E,) which table each edge has."""
-        return self.table_of(torch.arange(self.n_edges, device=self.nodes.device))
+    def by_graph(self, nodes: Tensor, edges: Tensor) -> Tensor:
+        """(M,) sums of what nodes (N,) and edges (E,) have, as numbered inside, over each graph."""
+        total = nodes.new_zeros(self.n_graphs)
+        for values, order, bounds in (
+            (nodes, self.nodes, self.node_bounds),
+            (edges, self.edges, self.edge_bounds),
+        ):
+            in_order = torch.empty_like(values).index_copy_(0, order, values)
+            total += torch.segment_reduce(in_order, "sum", offsets=bounds, axis=0, unsafe=True)
+        return total
 
     @property
     def nbytes(self) -> int:
@@ -120,10 +121,13 @@ def build_structure(
         kind=torch.from_numpy(edge_types[order // 2] if symmetric else 2 * edge_types[order // 2] + order % 2),
         edges=torch.from_numpy(edge_order),
         links=torch.from_numpy(link_of_end.reshape(-1, 2)[edge_order]),
+        edge_table=torch.from_numpy(np.arange(len(edges)) if own_tables else edge_types[edge_order]),
         node_weight=torch.from_numpy(weights[graph[nodes]]),
         edge_weight=torch.from_numpy(weights[edge_graph]),
         node_graph=torch.from_numpy(graph[nodes]),
         edge_graph=torch.from_numpy(edge_graph),
+        node_bounds=torch.from_numpy(pointer(node_counts)),
+        edge_bounds=torch.from_numpy(np.searchsorted(graph[edges[:, 0]], np.arange(node_counts.size + 1))),
         degree=torch.from_numpy(degree),
         first_link=torch.from_numpy(np.where(degree > 0, link_pointer[:-1], 0)),
         colour_nodes=tuple(colour_nodes.tolist()),

@@ -1,0 +1,762 @@
+"""Values and beliefs of the graphs of a batch, by message passing, with their derivatives.
+
+What stands in for log Z is the dual of :mod:`.stars` at its best multipliers. Its derivatives by the scores are the
+beliefs, and those of the beliefs differences of beliefs at scores a little up and down a direction (Domke 2010).
+
+Three operators, opaque to ``torch.compile``, take a batch as a layer has it: scores of all nodes, tables of the types
+of edges, and a mask or edges from which the graphs follow. The host must know whether messages settled, so it waits for
+a GPU once, at the end: it starts as many sweeps as were needed last, and looks after each only if they did not do.
+What comes again in the same shape is recorded, from the scores to what the host reads.
+"""
+
+from __future__ import annotations
+
+import copy
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from threading import get_ident
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bactrian.arrays import Bools, Ints, integers, number_pairs
+from bactrian.camel.camel import SHORTHAND
+from bactrian.camel.dual import larger
+from bactrian.engines.torch.batch import GraphBatch
+from bactrian.engines.torch.device import Needed, explain_memory, moved, state_bytes
+from bactrian.engines.torch.stars import (
+    FORBIDDEN,
+    LINEAR,
+    Recording,
+    Stars,
+    StarValues,
+    evaluate,
+    observed_counts,
+    settle,
+)
+from bactrian.engines.torch.structure import Structure
+from bactrian.errors import ArgumentError, warn
+from bactrian.graphs.graph import neighbours
+from bactrian.solvers.solution import ConvergenceWarning
+
+#: Learners whose entropy and consistency a loss takes.
+METHODS = {name: SHORTHAND[name] for name in ("piecewise", "camel0", "convex", "cccp")}
+#: Relinearisations of ``"cccp"`` in a layer; estimators replay as many.
+RELINEARISATIONS = 2
+#: Step of a perturbation, and the tolerance of messages there.
+_STEP, _EXACT = 1e-4, 1e-11
+#: Batches of a layer whose layout is kept.
+_KEPT = 64
+#: Scores below the largest of a node by which a label counts as forbidden, and such entries of tables.
+_LOW = 0.25 * FORBIDDEN
+
+
+def looks_ahead(device: torch.device) -> bool:
+    """Whether a look at the device costs more than sweeps in vain."""
+    return device.type == "cuda"
+
+
+class Plan(NamedTuple):
+    """What the host assumes of a call, to look at the device only after it."""
+
+    sweeps: int  #: that messages need; 0 where it is not known, -1 where sweeps alone do not settle them
+    wide: bool  #: some table needs log space
+    unknown: bool  #: some labels are unknown
+
+
+class Told(NamedTuple):
+    """What a layer knows of its last call, kept in a tensor on the host, for the next."""
+
+    residual: float = float("nan")
+    sweeps: int = 0
+    converged: bool = False
+    warned: bool = False
+    plan: Plan = Plan(0, wide=False, unknown=False)
+
+    @staticmethod
+    def of(values: Tensor) -> Told:
+        """From the tensor."""
+        residual, sweeps, converged, warned, ahead, wide, unknown = values.tolist()
+        plan = Plan(int(ahead), wide=bool(wide), unknown=bool(unknown))
+        return Told(residual, int(sweeps), bool(converged), bool(warned), plan)
+
+    def tensor(self) -> Tensor:
+        """As a tensor."""
+        return torch.tensor([*map(float, (*self[:4], *self.plan))], dtype=torch.float64)
+
+
+class Graphs:
+    """Graphs of a batch under an entropy: values that stand in for log Z less the score of the labels, and beliefs.
+
+    Where some labels are unknown, a second D in which the known ones are fixed stands in for that score.
+
+    Parameters
+    ----------
+    method : {"convex", "camel0", "cccp", "piecewise", "bp"}
+    stars : list of Stars
+        One or, where some labels are unknown, two.
+    labels : (N,) ints, or None
+    known : (N,) bools, or None
+        Which labels are known, where some are not.
+    tolerance, max_sweeps
+        Of message passing.
+    relinearisations : int
+        How often the entropy is linearised again at the beliefs found.
+    due : (N,) bools, optional
+        Nodes, as numbered inside, where it is; by default all.
+    """
+
+    def __init__(
+        self,
+        method: str,
+        stars: list[Stars],
+        labels: Tensor | None,
+        known: Tensor | None,
+        *,
+        tolerance: float,
+        max_sweeps: int,
+        relinearisations: int = 0,
+        due: Tensor | None = None,
+    ) -> None:
+        self.method, self.stars, self.labels, self.known = method, stars, labels, known
+        self.tolerance, self.max_sweeps = tolerance, max_sweeps
+        self.relinearisations, self.due = relinearisations, due
+        self.residual: Any = 0.0  #: a tensor where the host has not looked
+        self.sweeps, self.longest = 0, 0  #: sweeps in all, and most of a linearisation
+        self.spread = torch.zeros(())  #: largest range of a table, where the host has not looked
+        self._evaluations: list[StarValues] = []
+
+    def solve(self, scores: Tensor, tables: Tensor, plan: Plan | None = None) -> Tensor:
+        """(M,) values, from scores (N, K) and tables, both in float64; with a ``plan`` without a look at the device."""
+        found: Any = 0.0
+        self._evaluations = []
+        for number, stars in enumerate(self.stars):
+            for step in range(1 + self.relinearisations):
+                if step:
+                    slope = -stars.numbers.linearised[:, None] * stars.node_log
+                    kept = stars.linearisation
+                    kept.copy_(slope if self.due is None else torch.where(self.due[:, None], slope, kept))
+                given = self._given(number, scores, tables)
+                if plan is None:
+                    stars.set_scores(*given)
+                    tame = self.method == "convex"
+                    values, sweeps, residual = settle(stars, self.tolerance, self.max_sweeps, tame=tame)
+                    self.residual, self.longest = larger(self.residual, residual), max(self.longest, sweeps)
+                else:
+                    self.spread = stars.load(*given)
+                    stars.turn(wide=plan.wide)
+                    values, residual = stars.ahead(plan.sweeps)
+                    sweeps = plan.sweeps
+                    self.residual = torch.maximum(torch.as_tensor(self.residual).to(residual), residual)
+                self.sweeps += sweeps
+            found = found + (-1.0) ** number * stars.structure.by_graph(values.node_value, values.edge_value)
+            self._evaluations.append(values)
+        if self.labels is not None and self.known is None:
+            found = found - observed_by_graph(self.stars[0].structure, self.labels, scores, tables)
+        return torch.as_tensor(found)
+
+    def _given(self, number: int, scores: Tensor, tables: Tensor) -> tuple[Tensor, Tensor]:
+        """What the stars take: in the second only labels that agree with the known ones."""
+        stars = self.stars[number]
+        s = stars.structure
+        inside = scores[s.nodes]
+        if number and self.known is not None and self.labels is not None:
+            states = torch.arange(stars.n_labels, device=scores.device)
+            other = self.known[s.nodes][:, None] & (states != self.labels[s.nodes][:, None])
+            inside = torch.where(other, inside.amax(1, keepdim=True) + FORBIDDEN, inside)
+        return inside - stars.linearisation, tables[s.edges] if s.own_tables else tables
+
+    def counts(self) -> tuple[Tensor, Tensor]:
+        """Beliefs of nodes (N, K), and sums of those of the edges of a table, less those that agree with the labels."""
+        free, *bound = self._evaluations
+        s, nodes, entries = self.stars[0].structure, free.node_counts, free.table_counts
+        if bound:
+            nodes, entries = nodes - bound[0].node_counts, entries - bound[0].table_counts
+        elif self.labels is not None:
+            observed = observed_counts(s, self.labels[s.nodes], nodes.shape[1])
+            nodes, entries = nodes - observed[0], entries - observed[1]
+        in_order = torch.empty_like(entries).index_copy_(0, s.edges, entries) if s.own_tables else entries.clone()
+        return torch.empty_like(nodes).index_copy_(0, s.nodes, nodes), in_order
+
+    def weighed(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Derivatives of ``weights @ values`` by scores and tables, at the messages as they are."""
+        s = self.stars[0].structure
+        weighted = replace(s, node_weight=weights[s.node_graph], edge_weight=weights[s.edge_graph])
+        for stars in self.stars:
+            stars.structure = weighted
+        self._evaluations = [evaluate(stars) for stars in self.stars]
+        found = self.counts()
+        for stars in self.stars:
+            stars.structure = s
+        return found
+
+    def curvature(
+        self, upstream: tuple[Tensor, Tensor], weights: Tensor, scores: Tensor, tables: Tensor
+    ) -> list[Tensor]:
+        """Derivatives of the sum of ``upstream`` times :meth:`weighed` by weights, scores and tables."""
+        if self.method == "cccp":
+            raise NotImplementedError(
+                "beliefs and gradients of method 'cccp', which stops short of its fixed point, have no derivatives; "
+                "use 'convex' or 'camel0'"
+            )
+        step = _STEP / max(1e-300, *(float(part.abs().max()) for part in upstream if part.numel()))
+        nodes, entries = (step * part for part in upstream)
+        sides = []
+        for sign in (1.0, -1.0):
+            twin = copy.copy(self)
+            twin.stars, twin.tolerance = [stars.twin() for stars in self.stars], _EXACT
+            twin.max_sweeps = 4 * self.max_sweeps
+            sides.append([twin.solve(scores + sign * nodes, tables + sign * entries), *twin.weighed(weights)])
+        return [(up - down) / (2.0 * step) for up, down in zip(*sides, strict=True)]
+
+    def packed(self) -> Tensor:
+        """Messages and linearisations, one after the other."""
+        return torch.cat([part for stars in self.stars for part in (stars.multipliers, stars.linearisation)])
+
+    def unpack(self, packed: Tensor, scores: Tensor, tables: Tensor, *, wide: bool) -> None:
+        """Take up what :meth:`packed` gave, at these scores."""
+        for number, stars in enumerate(self.stars):
+            for part in (stars.multipliers, stars.linearisation):
+                part.copy_(packed[: len(part)])
+                packed = packed[len(part) :]
+            stars.load(*self._given(number, scores, tables))
+            stars.turn(wide=wide)
+
+
+def observed_by_graph(structure: Structure, labels: Tensor, scores: Tensor, tables: Tensor) -> Tensor:
+    """(M,) scores of the labels."""
+    s = structure
+    nodes = scores.gather(1, labels[:, None])[:, 0]
+    ends = labels[s.nodes][s.link_node[s.links]]
+    ordered = tables[s.edges] if s.own_tables else tables
+    return s.by_graph(nodes[s.nodes], ordered[s.edge_table, ends[:, 0], ends[:, 1]])
+
+
+# --- from what a layer is given to graphs ---
+
+
+@dataclass
+class Layout:
+    """Graphs of a batch, laid out once, with what scores and labels on a device are indexed by."""
+
+    graphs: GraphBatch
+    shape: tuple[int, ...]  #: of the scores but for the labels
+    kept: Tensor  #: numbers of the nodes that the mask leaves, graph after graph
+    pairs: Tensor  #: (E, 2) ends of the edges of ``graphs``, as numbers of kept nodes
+    types: Tensor  #: (E,) their types
+    given: Tensor  #: (E, 2) which edge of those given an edge is, and which is its mirror image, or the same again
+    mirrored: str  #: "none", "all" or "some" of the edges come both ways
+    recorded: dict[Any, tuple[Plan, Any]] = field(default_factory=dict)  #: of calls that came before, by what they are
+
+    def tables(self, by_type: Tensor, by_edge: Tensor | None) -> Tensor:
+        """Tables of the types or edges of ``graphs``, from (T, K, K) and (E', K, K): means over both ways."""
+        if by_edge is None:
+            if self.mirrored == "none":
+                return by_type
+            means = 0.5 * (by_type + by_type.transpose(1, 2))
+            return means if self.mirrored == "all" else torch.cat([by_type, means])
+        there, back = self.given.T
+        shared = by_type[self.types % len(by_type)]
+        own, turned = shared + by_edge[there], (shared + by_edge[back]).transpose(1, 2)
+        return torch.where((there != back)[:, None, None], 0.5 * (own + turned), own)
+
+    def by_input(self, nodes: Tensor, tables: Tensor, n_types: int, n_edges: int | None) -> list[Tensor]:
+        """The transpose of what takes scores, tables of types and those of edges to kept nodes and :meth:`tables`."""
+        k = nodes.shape[1]
+        by_nodes = nodes.new_zeros(int(np.prod(self.shape)), k).index_copy_(0, self.kept, nodes).view(*self.shape, k)
+        if n_edges is None:
+            if self.mirrored != "none":
+                both = tables[-n_types:]
+                means = 0.5 * (both + both.transpose(1, 2))
+                tables = means if self.mirrored == "all" else tables[:n_types] + means
+            return [by_nodes, tables, nodes.new_empty(0)]
+        there, back = self.given.T
+        two = (there != back)[:, None, None]
+        own, turned = torch.where(two, 0.5 * tables, tables), torch.where(two, 0.5 * tables.transpose(1, 2), 0.0)
+        of_type = (self.types % n_types == torch.arange(n_types, device=nodes.device)[:, None]).to(tables.dtype)
+        by_types = (of_type @ (own + turned).flatten(1)).view(n_types, k, k)
+        by_edges = tables.new_zeros(n_edges, k, k).index_add_(0, there, own).index_add_(0, back, turned)
+        return [by_nodes, by_types, by_edges]
+
+
+def laid_out(
+    shape: tuple[int, ...],
+    connectivity: int,
+    n_types: int,
+    device: torch.device,
+    *,
+    mask: Tensor | None,
+    edges: Tensor | None,
+    edge_types: Tensor | None,
+    batch: Tensor | None,
+) -> Layout:
+    """The layout of a batch, from a cache where the same was seen before; edges that come both ways are one.
+
+    Parameters
+    ----------
+    shape
+        Of the scores but for the labels: (B, T), (B, H, W), ... or (N,).
+    connectivity
+        Neighbours of an inner pixel; 2 in chains, 0 in graphs.
+    n_types
+        Types of the edges of the grid or chain and, behind these, of the edges given.
+    device
+        Of the scores.
+    mask, edges, edge_types, batch
+        (*shape), (2, E), (E,) and (N,). For those that are on a GPU the host waits, once for all of them.
+    """
+    parts = [None if mask is None else mask.to(torch.bool), *(
+        None if part is None else part.to(torch.int64) for part in (edges, edge_types, batch)
+    )]  # fmt: skip
+    flat = [None if part is None else part.detach().reshape(-1).view(torch.uint8) for part in parts]
+    far = [part for part in flat if part is not None and part.device.type != "cpu"]
+    fetched = iter(torch.cat(far).cpu().split([len(part) for part in far]) if far else ())
+    there = [part if part is None or part.device.type == "cpu" else next(fetched) for part in flat]
+    content = tuple(None if part is None else part.numpy().tobytes() for part in there)
+    n_edges = 0 if edges is None else edges.shape[1]
+    return _laid_out(shape, connectivity, n_types, device, n_edges, content)
+
+
+@lru_cache(_KEPT)
+def _laid_out(
+    shape: tuple[int, ...],
+    connectivity: int,
+    n_types: int,
+    device: torch.device,
+    n_edges: int,
+    content: tuple[bytes | None, ...],
+) -> Layout:
+    n_nodes, mask = int(np.prod(shape)), content[0]
+    inside = np.ones(n_nodes, dtype=np.bool_) if mask is None else np.frombuffer(mask, np.bool_)
+    edges, types, batch = (None if part is None else np.frombuffer(part, np.int64) for part in content[1:])
+    if not inside.any():
+        raise ArgumentError(
+            *("scores", "must have at least one node") if mask is None else ("mask", "must keep at least one node")
+        )
+    if connectivity:
+        pairs, kinds, graph = _regular(shape, connectivity, inside)
+    else:
+        pairs, kinds = np.zeros((0, 2), dtype=np.int64), np.zeros(0, dtype=np.int64)
+        graph = np.zeros(n_nodes, dtype=np.int64) if batch is None else integers(batch, "batch", n_nodes)
+    if edges is not None:
+        own = number_pairs(edges.reshape(2, n_edges).T, n_nodes, "edges")
+        apart = graph[own[:, 0]] != graph[own[:, 1]]
+        if apart.any():
+            e = int(np.argmax(apart))
+            raise ArgumentError(
+                "edges", f"[:, {e}] = {tuple(own[e].tolist())} must join two different nodes of one graph"
+            )
+        first = connectivity // 2
+        which = np.zeros(len(own), dtype=np.int64)
+        if types is not None:
+            which = integers(types, "edge_types", len(own), below=n_types - first)
+        pairs, kinds = np.concatenate([pairs, own]), np.concatenate([kinds, first + which])
+    chosen = np.flatnonzero(inside[pairs].all(1))
+    low, high = np.sort(pairs[chosen], 1).T
+    keys = (low * n_nodes + high) * n_types + kinds[chosen]
+    _, seen, number = np.unique(keys, return_index=True, return_inverse=True)
+    given = np.stack([chosen[seen]] * 2, 1)
+    turned = pairs[chosen, 0] != pairs[given[number, 0], 0]
+    repeated = ~turned & (chosen != given[number, 0])
+    if repeated.any():
+        raise ArgumentError("edges", f"have {tuple(pairs[chosen[np.argmax(repeated)]].tolist())} more than once")
+    given[number[turned], 1] = chosen[turned]
+    given = given[np.argsort(graph[pairs[given[:, 0], 0]], kind="stable")]
+    both = given[:, 0] != given[:, 1]
+    mirrored = "none" if not both.any() else "all" if both.all() else "some"
+    kept = np.flatnonzero(inside)
+    kept = kept[np.argsort(graph[kept], kind="stable")]
+    renumbered = np.empty(n_nodes, dtype=np.int64)
+    renumbered[kept] = np.arange(len(kept))
+    graphs = GraphBatch(
+        renumbered[pairs[given[:, 0]]],
+        np.bincount(graph[kept], minlength=shape[0] if connectivity else int(graph.max()) + 1),
+        edge_types=kinds[given[:, 0]] + (n_types * both if mirrored == "some" else 0),
+        n_types=2 * n_types if mirrored == "some" else n_types,
+    )
+    index = [moved(torch.from_numpy(part), device) for part in (kept, graphs.edges, graphs.edge_types, given)]
+    return Layout(graphs, shape, index[0], index[1], index[2], index[3], mirrored)
+
+
+def _regular(shape: tuple[int, ...], connectivity: int, inside: Bools) -> tuple[Ints, Ints, Ints]:
+    """Edges of chains or grids, their types, and the graph of each node; in chains across what the mask leaves out."""
+    graph = np.repeat(np.arange(shape[0]), inside.size // shape[0])
+    if connectivity == 2:
+        kept = np.flatnonzero(inside)
+        pairs = np.stack([kept[:-1], kept[1:]], 1)[graph[kept[:-1]] == graph[kept[1:]]]
+        return pairs, np.zeros(len(pairs), dtype=np.int64), graph
+    pairs, kinds = neighbours(shape[1:], connectivity)
+    stacked = pairs + (inside.size // shape[0]) * np.arange(shape[0])[:, None, None]
+    return stacked.reshape(-1, 2), np.tile(kinds, shape[0]), graph
+
+
+# --- what autograd and the compiler know ---
+
+
+class Entry(NamedTuple):
+    """Scores and labels as the graphs have them, and what is wrong with them."""
+
+    nodes: Tensor  #: (N, K)
+    tables: Tensor
+    labels: Tensor | None  #: (N,), 0 where there is none
+    known: Tensor  #: (N,) bools
+    faults: list[Tensor]  #: nodes whose scores are no numbers, such entries of tables, and labels that are outside, ...
+
+
+class Call(NamedTuple):
+    """What a layer is called with."""
+
+    scores: Tensor  #: (*shape, K)
+    tables: Tensor  #: (T, K, K) of all types, in float64
+    edge_scores: Tensor | None
+    mask: Tensor | None
+    labels: Tensor | None
+    edges: Tensor | None
+    batch: Tensor | None
+    edge_types: Tensor | None
+    ignore_index: int
+    connectivity: int
+    method: str
+    tolerance: float
+    max_sweeps: int
+    reduction: str
+
+    @property
+    def layout(self) -> Layout:
+        """The graphs."""
+        return laid_out(
+            tuple(self.scores.shape[:-1]), self.connectivity, len(self.tables), self.scores.device,
+            mask=self.mask, edges=self.edges, edge_types=self.edge_types, batch=self.batch,
+        )  # fmt: skip
+
+    @property
+    def memory(self) -> AbstractContextManager[None]:
+        """Explains where it does not suffice."""
+        return memory_of(self.layout.graphs, self.scores, self.tables if self.edge_scores is None else self.edge_scores)
+
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """Those that change where the graphs are the same."""
+        return self.scores, self.tables, self.edge_scores, self.labels
+
+    def with_tensors(self, *tensors: Tensor | None) -> Call:
+        """The same with others."""
+        more: dict[str, Any] = dict(zip(("scores", "tables", "edge_scores", "labels"), tensors, strict=True))
+        return self._replace(**more)
+
+    def entry(self, layout: Layout) -> Entry:
+        """Scores and labels as the graphs have them, and what is wrong with them."""
+        n_labels = self.scores.shape[-1]
+        nodes = self.scores.reshape(-1, n_labels).index_select(0, layout.kept).to(torch.float64)
+        top = nodes.amax(1, keepdim=True)
+        nodes = torch.maximum(nodes, top + FORBIDDEN)
+        own = None if self.edge_scores is None else self.edge_scores.to(torch.float64).clamp_min(FORBIDDEN)
+        tables = layout.tables(self.tables, own)
+        unfit = ~((top < torch.inf) & (top > -torch.inf))[:, 0]  # true for NaN
+        faults = [unfit, ~(tables < torch.inf).flatten()]
+        if self.labels is None:
+            return Entry(nodes, tables, None, torch.ones_like(unfit), faults)
+        labels = self.labels.reshape(-1).index_select(0, layout.kept)
+        known = labels != self.ignore_index
+        outside = known & ((labels < 0) | (labels >= n_labels))
+        label = torch.where(known & ~outside, labels, 0)
+        score = nodes.gather(1, label[:, None]) - nodes.amax(1, keepdim=True)
+        which = layout.types if own is None else torch.arange(len(layout.pairs), device=label.device)
+        first, second = layout.pairs.T
+        beside = known[first] & known[second] & (tables[which, label[first], label[second]] < _LOW)
+        return Entry(nodes, tables, label, known, [*faults, outside, known & (score[:, 0] < _LOW), beside])
+
+    def graphs(self, layout: Layout, entry: Entry, *, unknown: bool) -> Graphs:
+        """The graphs without messages."""
+        graphs, device = layout.graphs, self.scores.device
+        structure = graphs.structure(device, n_types=graphs.n_types if self.edge_scores is None else None)
+        numbers = graphs.numbers(structure, str(METHODS[self.method].entropy), own=False)
+        stars = [Stars(structure, numbers, self.scores.shape[-1]) for _ in range(2 if unknown else 1)]
+        for one in stars:
+            one.records = False
+        return Graphs(
+            self.method, stars, entry.labels, entry.known if unknown else None, tolerance=self.tolerance,
+            max_sweeps=self.max_sweeps, relinearisations=RELINEARISATIONS * (self.method == "cccp"),
+        )  # fmt: skip
+
+    def weights(self, weights: Tensor, n_graphs: int) -> Tensor:
+        """(M,) of derivatives by the reduced value, or by all."""
+        weights = weights.to(torch.float64)
+        if self.reduction == "none":
+            return weights
+        return (weights / n_graphs if self.reduction == "mean" else weights).expand(n_graphs)
+
+    def room(self, *, keep: bool) -> tuple[int, int]:
+        """Shape of what holds the messages, whatever the mask leaves of the graphs."""
+        n_nodes = self.scores.shape[:-1].numel()
+        n_edges = self.connectivity // 2 * n_nodes + (0 if self.edges is None else self.edges.shape[1])
+        return keep * (1 if self.labels is None else 2) * (2 * n_edges + n_nodes), self.scores.shape[-1]
+
+    def run(self, layout: Layout, plan: Plan | None, *, keep: bool) -> tuple[list[Tensor], Graphs, Tensor]:
+        """Value, its derivatives and the messages; the graphs; which faults there are, and if labels are unknown."""
+        entry = self.entry(layout)
+        flags = torch.stack([*(fault.any() for fault in entry.faults), ~entry.known.all()])
+        unknown = False
+        if plan is None:
+            *wrong, unknown = flags.tolist()
+            if any(wrong):
+                self.refuse(layout, entry)
+        graphs = self.graphs(layout, entry, unknown=unknown if plan is None else plan.unknown)
+        values = graphs.solve(entry.nodes, entry.tables, plan)
+        total = torch.ones((), dtype=torch.float64, device=values.device)
+        if self.reduction != "none":
+            values = values.sum()
+            if self.reduction == "mean":
+                values, total = (part / layout.graphs.n_graphs for part in (values, total))
+        messages = values.new_empty(self.room(keep=keep))
+        if keep:
+            packed = graphs.packed()
+            messages[: len(packed)] = packed
+        found = [values, *(total * part for part in self.by_input(layout, *graphs.counts())), messages]
+        return found, graphs, flags
+
+    def by_input(self, layout: Layout, nodes: Tensor, tables: Tensor) -> list[Tensor]:
+        """Derivatives by scores, tables and those of edges, in float64."""
+        n_edges = None if self.edge_scores is None else len(self.edge_scores)
+        return layout.by_input(nodes, tables, len(self.tables), n_edges)
+
+    def refuse(self, layout: Layout, entry: Entry) -> None:
+        """Raise the error that says what is wrong."""
+
+        def first_of(wrong: Any, *, label: bool = True) -> str:
+            node = int(wrong)
+            at = str([int(part) for part in torch.unravel_index(layout.kept[node], layout.shape)])
+            return (
+                f"{at} = {int(self.labels.reshape(-1)[layout.kept[node]])}" if label and self.labels is not None else at
+            )
+
+        wrong = [fault.nonzero()[:1, 0] for fault in entry.faults]
+        if len(wrong[0]):
+            why = "holds NaN or +inf, or -inf for all labels (-inf forbids one)"
+            raise ArgumentError("scores", f"{first_of(wrong[0], label=False)} {why}")
+        if len(wrong[1]):
+            raise ArgumentError("tables", "and edge_scores must not hold NaN or +inf (-inf forbids a pair of labels)")
+        if len(wrong[2]):
+            why = f"is outside 0 to {self.scores.shape[-1] - 1}, and not {self.ignore_index}"
+            raise ArgumentError("labels", f"{first_of(wrong[2])} {why}")
+        if len(wrong[3]):
+            why = "is forbidden there: its score, or as an end, is -inf"
+            raise ArgumentError("labels", f"{first_of(wrong[3])} {why}")
+        other, one = layout.pairs[wrong[4][0]]
+        raise ArgumentError("labels", f"{first_of(one)} is forbidden beside {first_of(other)}")
+
+    def ahead(self, layout: Layout, plan: Plan, *, keep: bool) -> tuple[list[Tensor], list[float], int]:
+        """What :meth:`run` finds, its flags with the range of the tables and the residual, and sweeps.
+
+        Recorded when the same comes again.
+        """
+
+        def run(*tensors: Tensor | None) -> tuple[list[Tensor], Tensor, int]:
+            found, graphs, flags = self.with_tensors(*tensors).run(layout, plan, keep=keep)
+            return (
+                found,
+                torch.cat([flags.to(torch.float64), graphs.spread[None], graphs.residual[None]]),
+                graphs.sweeps,
+            )
+
+        if self.scores.device.type == "cpu":
+            found, read, sweeps = run(*self.tensors)
+            return found, read.tolist(), sweeps
+        shapes = tuple(None if part is None else (part.shape, part.dtype) for part in self.tensors)
+        key = (get_ident(), shapes, self[8:], keep)
+        before, recording = layout.recorded.get(key, (None, None))
+        if before != plan:
+            layout.recorded[key] = plan, None
+            found, read, sweeps = run(*self.tensors)
+            return found, read.tolist(), sweeps
+        if recording is None:
+            own = [
+                None if part is None else torch.empty_like(part, memory_format=torch.contiguous_format)
+                for part in self.tensors
+            ]
+            recording = own, Recording(partial(run, *own))
+            layout.recorded[key] = plan, recording
+        for mine, given in zip(recording[0], self.tensors, strict=True):
+            if mine is not None:
+                mine.copy_(given)
+        found, read, sweeps = recording[1]()
+        return [part.clone() for part in found], read.tolist(), sweeps
+
+    def solve(self, told: Tensor, *, keep: bool) -> tuple[list[Tensor], Told]:
+        """What :meth:`run` finds, and what to tell the next call."""
+        layout, before = self.layout, Told.of(told)
+        plan = before.plan._replace(unknown=before.plan.unknown and self.labels is not None)
+        tried = 0
+        if plan.sweeps > 0 and looks_ahead(self.scores.device):
+            found, (*wrong, unknown, spread, residual), sweeps = self.ahead(layout, plan, keep=keep)
+            if any(wrong):
+                self.refuse(layout, self.entry(layout))
+            fits = plan.wide or spread < LINEAR[torch.float64]
+            if residual <= self.tolerance and fits and plan.unknown >= bool(unknown):
+                return found, Told(residual, sweeps, True, before.warned, before.plan)
+            tried = plan.sweeps if fits and residual > self.tolerance else 0
+        found, graphs, _ = self.run(layout, None, keep=keep)
+        converged = graphs.residual <= self.tolerance
+        if not converged and not before.warned:
+            warn(
+                f"messages did not converge in max_sweeps={self.max_sweeps} sweeps: residual {graphs.residual:.1e} "
+                f"for tolerance={self.tolerance:.1e}; this layer warns only once; see CRF.last",
+                ConvergenceWarning,
+            )
+        needed = -1 if plan.sweeps < 0 or not converged else min(_rung(graphs.longest), self.max_sweeps)
+        if needed <= tried:
+            needed = -1
+        unknown = before.plan.unknown if self.labels is None else len(graphs.stars) > 1
+        after = Plan(needed, graphs.stars[0].wide, unknown)
+        return found, Told(graphs.residual, graphs.sweeps, converged, before.warned or not converged, after)
+
+    def restored(self, messages: Tensor, told: Tensor) -> tuple[Layout, Entry, Graphs]:
+        """The graphs as a call left them; from the start where nothing was kept of it."""
+        layout = self.layout
+        entry, plan = self.entry(layout), Told.of(told).plan
+        graphs = self.graphs(layout, entry, unknown=self.labels is not None and plan.unknown)
+        if len(messages):
+            graphs.unpack(messages, entry.nodes, entry.tables, wide=plan.wide)
+        return layout, entry, graphs
+
+
+def _rung(sweeps: int) -> int:
+    """Somewhat more sweeps, of few numbers, since for each there is a recording."""
+    wanted = sweeps + max(1, sweeps // 4)
+    power = 1 << (wanted - 1).bit_length()
+    return 3 * power // 4 if 3 * power // 4 >= wanted else power
+
+
+def _value(*given: Any) -> tuple[Tensor, ...]:
+    """Value, its derivatives by scores, tables and those of edges, messages, and what the host was told."""
+    *inputs, keep, told = given
+    call = Call(*inputs)
+    with call.memory:
+        found, after = call.solve(told, keep=keep)
+    return *found, after.tensor()
+
+
+def _counts(weights: Tensor, *given: Any) -> tuple[Tensor, ...]:
+    """Derivatives of ``weights @ value``, those of its sum or mean given."""
+    *by_input, messages, told = given[:5]
+    call = Call(*given[5:])
+    with call.memory:
+        if call.reduction == "none":
+            layout, _, graphs = call.restored(messages, told)
+            by_input = call.by_input(layout, *graphs.weighed(weights.to(torch.float64)))
+        else:
+            by_input = [weights * part for part in by_input]
+        return _alike(by_input, call.scores, call.tables, call.edge_scores)
+
+
+def _curvature(
+    upstream: list[Tensor], weights: Tensor, messages: Tensor, told: Tensor, *given: Any
+) -> tuple[Tensor, ...]:
+    """Derivatives of the sum of ``upstream`` times :func:`_counts` by weights, scores, tables and those of edges."""
+    call = Call(*given)
+    layout, entry, graphs = call.restored(messages, told)
+    by_scores, by_tables, by_edges = (part.to(torch.float64) for part in upstream)
+    nodes = by_scores.reshape(-1, by_scores.shape[-1]).index_select(0, layout.kept)
+    tables = layout.tables(by_tables, None if call.edge_scores is None else by_edges)
+    spread = call.weights(weights, layout.graphs.n_graphs)
+    by_weights, *by_rest = graphs.curvature((nodes, tables), spread, entry.nodes, entry.tables)
+    if call.reduction != "none":
+        by_weights = by_weights.sum() / (layout.graphs.n_graphs if call.reduction == "mean" else 1)
+    found = [by_weights, *call.by_input(layout, *by_rest)]
+    return _alike(found, weights, call.scores, call.tables, call.edge_scores)
+
+
+def _alike(found: list[Tensor], *inputs: Tensor | None) -> tuple[Tensor, ...]:
+    """Of the types of the inputs."""
+    return tuple(part if like is None else part.to(like.dtype) for part, like in zip(found, inputs, strict=True))
+
+
+def memory_of(graphs: GraphBatch, node_scores: Tensor, edge_scores: Tensor) -> AbstractContextManager[None]:
+    """Explains an out-of-memory error in work on a batch."""
+
+    def needed() -> Needed:
+        n_edges = len(graphs.edges)
+        own = edge_scores.ndim == 3 and len(edge_scores) == n_edges
+        n_bytes = state_bytes(graphs.n_nodes, n_edges, node_scores.shape[-1], own_tables=own, single=False)
+        return Needed(n_bytes, graphs.n_graphs, "use batches of fewer or smaller graphs")
+
+    return explain_memory(node_scores.device, needed)
+
+
+_INPUTS = (
+    "Tensor scores, Tensor tables, Tensor? edge_scores, Tensor? mask, Tensor? labels, Tensor? edges, Tensor? batch, "
+    "Tensor? edge_types, int ignore_index, int connectivity, str method, float tolerance, int max_sweeps, str reduction"
+)
+_BY_INPUT = "Tensor by_scores, Tensor by_tables, Tensor by_edges"
+#: :func:`_value`, differentiable twice.
+graph_value = torch.library.custom_op(
+    "bactrian::graph_value", mutates_args=(),
+    schema=f"({_INPUTS}, bool keep, Tensor told) -> (Tensor value, {_BY_INPUT}, Tensor messages, Tensor after)",
+)(_value)  # fmt: skip
+#: :func:`_counts`, differentiable.
+graph_counts = torch.library.custom_op(
+    "bactrian::graph_counts", mutates_args=(),
+    schema=f"(Tensor weights, {_BY_INPUT}, Tensor messages, Tensor told, {_INPUTS}) -> (Tensor, Tensor, Tensor)",
+)(_counts)  # fmt: skip
+_graph_curvature = torch.library.custom_op(
+    "bactrian::graph_curvature", mutates_args=(),
+    schema=f"(Tensor[] upstream, Tensor weights, Tensor messages, Tensor told, {_INPUTS}) -> "
+    "(Tensor, Tensor, Tensor, Tensor)",
+)(_curvature)  # fmt: skip
+
+
+def _empty_like(*inputs: Tensor | None, like: Tensor, dtype: torch.dtype | None = None) -> tuple[Tensor, ...]:
+    return tuple(
+        like.new_empty(0) if part is None else part.new_empty(part.shape, dtype=dtype or part.dtype) for part in inputs
+    )
+
+
+def _value_of_nothing(*given: Any) -> tuple[Tensor, ...]:
+    *inputs, keep, told = given
+    call, shape = Call(*inputs), []
+    if call.reduction == "none":
+        some = call.connectivity or call.batch is None
+        first = call.scores.shape[0] if call.connectivity else 1
+        shape = [first if some else torch.library.get_ctx().new_dynamic_size()]
+    wide = call.scores.new_empty(shape, dtype=torch.float64)
+    derivatives = _empty_like(call.scores, call.tables, call.edge_scores, like=wide, dtype=torch.float64)
+    return wide, *derivatives, wide.new_empty(call.room(keep=keep)), torch.empty_like(told)
+
+
+def _save_value(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*output[1:], *inputs[:8])
+    ctx.rest = inputs[8:14]
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.save_for_backward(inputs[0], *inputs[4:14])
+    ctx.rest = inputs[14:]
+
+
+def _backward_of_value(ctx: Any, upstream: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    if upstream is None:
+        return (None,) * 16
+    found = graph_counts(upstream, *ctx.saved_tensors, *ctx.rest)
+    return *found[:2], None if ctx.saved_tensors[7] is None else found[2], *[None] * 13
+
+
+def _backward_of_counts(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+    weights, messages, told, *inputs = ctx.saved_tensors
+    found = _graph_curvature([*upstream], weights, messages, told, *inputs, *ctx.rest)
+    return found[0], *[None] * 5, *found[1:3], None if inputs[2] is None else found[3], *[None] * 11
+
+
+torch.library.register_fake("bactrian::graph_value", _value_of_nothing)
+torch.library.register_fake(
+    "bactrian::graph_counts", lambda weights, *given: _empty_like(given[5], given[6], given[7], like=weights)
+)
+torch.library.register_fake(
+    "bactrian::graph_curvature",
+    lambda upstream, weights, _m, _t, *given: _empty_like(weights, *given[:3], like=weights),
+)
+torch.library.register_autograd("bactrian::graph_value", _backward_of_value, setup_context=_save_value)
+torch.library.register_autograd("bactrian::graph_counts", _backward_of_counts, setup_context=_save)
