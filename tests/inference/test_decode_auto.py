@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import bactrian as bt
-from bactrian.engines.numba.neighbourhoods import new_part, search_neighbourhoods
+from bactrian.engines.numba.neighbourhoods import merge, new_part, search_neighbourhoods
 from bactrian.inference import maximum
 from bactrian.inference.factors import factor_scores
 from bactrian.inference.problem import packed
@@ -87,6 +87,26 @@ def test_a_neighbourhood_is_set_to_its_best(seed: int) -> None:
             before = after
         if best:
             assert before == pytest.approx(expected.max())
+
+
+def test_assignments_are_merged_part_by_part() -> None:
+    """On a chain the best of all ways to take each run of variables that differ from the one or the other."""
+    random = np.random.default_rng(0)
+    tables = [random.normal(size=9) for _ in range(9)]
+    graph = bt.ClusterGraph([3] * 10, [(v, v + 1) for v in range(9)])
+    data, seen = packed(bt.LogLinearModel(graph, [np.zeros((9, 0))] * 9, tables), None)
+    scores = factor_scores(data, np.zeros(0), seen, Workers(1))
+    for _ in range(20):
+        states, other = random.integers(0, 3, (2, 10))
+        other[[0, 3, 6]] = states[[0, 3, 6]]
+        ways = []
+        for taken in itertools.product([False, True], repeat=3):
+            mixed = states.copy()
+            for part, chosen in zip((slice(1, 3), slice(4, 6), slice(7, 10)), taken, strict=True):
+                mixed[part] = other[part] if chosen else states[part]
+            ways.append(maximum.score_assignments(scores, mixed)[0])
+        merge(scores.layout, scores.arrays, states, other, 0)
+        assert maximum.score_assignments(scores, states)[0] >= max(ways) - 1e-12
 
 
 def test_beats_its_starts_and_reports_on_the_way() -> None:

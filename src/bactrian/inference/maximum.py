@@ -29,7 +29,7 @@ from bactrian.engines.numba.decoding import (
     dual_instances,
     max_product_instances,
 )
-from bactrian.engines.numba.neighbourhoods import new_part, search_neighbourhoods
+from bactrian.engines.numba.neighbourhoods import merge, new_part, search_neighbourhoods
 from bactrian.engines.numba.orders import build_blocks
 from bactrian.engines.numba.tables import Limits
 from bactrian.graphs.elimination import MemoryBudgetError
@@ -227,7 +227,8 @@ class _LocalSearch:
 
     Heated, a neighbourhood is set to its best at scores with Gumbel noise, which draws from about the distribution at
     that temperature (perturb and MAP, Papandreou & Yuille, ICCV 2011); simulated annealing: Kirkpatrick, Gelatt &
-    Vecchi, Science 220, 1983. Forbidden entries have a finite penalty here that outweighs all else.
+    Vecchi, Science 220, 1983. What comes of it is merged with what was there, part by part. Forbidden entries have a
+    finite penalty here that outweighs all else.
     """
 
     def __init__(self, scores: FactorScores, states: Ints, instances: Sequence[int], deadline: Deadline) -> None:
@@ -276,20 +277,20 @@ class _LocalSearch:
         if pace.failures < _PATIENCE:
             self._improve(self._states, m, pace.bound)
         else:
-            self._heat(m, before)
+            self._heat(m)
         pace.failures += 1
         if self._value(self._states, m) > before + 1e-9:
             pace.failures = 0
         elif pace.failures == _PATIENCE and pace.bound < self._widest[m]:
             pace.bound, pace.failures = pace.bound + 1.0, 0
 
-    def _heat(self, m: int, before: float) -> None:
-        random, hubs = self._random, slice(*self._layout.instance_hubs[m : m + 2])
+    def _heat(self, m: int) -> None:
+        random = self._random
         states = slice(*self._layout.hub_offset[self._layout.instance_hubs[m : m + 2]])
         trial, noisy = self._states.copy(), self._scores.hubs.copy()
         steps = int(10 * 2.0 ** random.uniform(0.0, 5.0))
         bound = self._widest[m] - float(random.integers(6, _WIDE - _NARROW + 1))
-        heat = self._scale[m] * 10.0 ** random.uniform(-1.5, -0.3)
+        heat = self._scale[m] * 10.0 ** random.uniform(-0.5, 0.5)
         for step in range(steps):
             noise = random.gumbel(size=states.stop - states.start)
             noisy[states] = self._scores.hubs[states] + heat * 0.01 ** (step / steps) * noise
@@ -299,8 +300,7 @@ class _LocalSearch:
             last = value
             self._improve(trial, m, bound + 4.0, tries=4)
             value = self._value(trial, m)
-        if value >= before - 1e-9:
-            self._states[hubs] = trial[hubs]
+        merge(self._layout, self._scores, self._states, trial, m)
 
     def _improve(
         self, states: Ints, m: int, bound: float, scores: ScoreArrays | None = None, *, tries: int = 1

@@ -75,6 +75,46 @@ def search_neighbourhoods(
             part.number[part.members[i] - layout.instance_hubs[m]] = -1
 
 
+@kernel()
+def merge(layout: Layout, scores: ScoreArrays, states: Ints, trial: Ints, m: int) -> None:
+    """Take from another assignment of an instance every connected part in which it differs and is no worse.
+
+    No cluster has variables of two such parts, so that each can be chosen by itself (partition crossover, Whitley,
+    Hains & Howe, GECCO 2009). Scores must be finite.
+    """
+    first, last = layout.instance_hubs[m], layout.instance_hubs[m + 1]
+    reached, members = np.zeros(last - first, np.bool_), np.empty(last - first, np.int64)
+    for root in range(first, last):
+        if trial[root] == states[root] or reached[root - first]:
+            continue
+        gain, head, size, members[0], reached[root - first] = 0.0, 0, 1, root, True
+        while head < size:
+            hub = members[head]
+            head += 1
+            start = layout.hub_offset[hub]
+            gain += scores.hubs[start + trial[hub]] - scores.hubs[start + states[hub]]
+            for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
+                cluster = layout.link_cluster[link]
+                before = after = layout.table_offset[layout.cluster_table[cluster]]
+                counts = True  # a cluster, with the first of its variables that differ
+                for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
+                    own = layout.cluster_link[position]
+                    other = layout.link_hub[own]
+                    before += scores.strides[own] * states[other]
+                    after += scores.strides[own] * trial[other]
+                    if trial[other] != states[other]:
+                        counts = counts and other >= hub
+                        if not reached[other - first]:
+                            reached[other - first] = True
+                            members[size] = other
+                            size += 1
+                if counts:
+                    gain += scores.entries[after] - scores.entries[before]
+        if gain >= 0.0:
+            for i in range(size):
+                states[members[i]] = trial[members[i]]
+
+
 @njit()
 def _grow(layout: Layout, movable: Bools, m: int, part: Part, random: Generator) -> int:
     """Take in variables around a random one, breadth first; returns how many."""
