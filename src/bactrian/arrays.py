@@ -38,6 +38,26 @@ def real_numbers(values: object, name: str, length: int | None = None) -> Floats
     return array.astype(np.float64)
 
 
+def nonnegative(values: object, name: str, length: int | None = None) -> Floats:
+    """A new array of finite floats of at least 0, flat; with ``length``, of that length."""
+    array = real_numbers(values, name, length)
+    wrong = ~(np.isfinite(array) & (array >= 0.0))
+    if wrong.any():
+        place = int(np.argmax(wrong))
+        raise ArgumentError(name, f"[{place}] must be finite and not negative, found {array[place]}")
+    return array
+
+
+def nonnegative_weights(values: object, name: str, length: int) -> Floats:
+    """Weights of instances or labels, not all 0; 1 where none are given."""
+    if values is None:
+        return np.ones(length)
+    array = nonnegative(values, name, length)
+    if not array.any():
+        raise ArgumentError(name, "must not be all zero")
+    return array
+
+
 def integers(values: object, name: str, length: int | None = None, *, least: int = 0, below: int | None = None) -> Ints:
     """A new flat array of integers from ``least`` to less than ``below``.
 

@@ -383,7 +383,7 @@ def test_data_without_a_model(kind: Any) -> None:
 
 @pytest.mark.parametrize("weight", [-1.0, NAN, INF])
 def test_bad_instance_weight(weight: float) -> None:
-    with pytest.raises(ValueError, match="weight must be finite and not negative"):
+    with pytest.raises(ValueError, match="weight must be at least 0 and finite"):
         bt.Instance(model(), X[0], weight=weight)
 
 
@@ -411,7 +411,7 @@ def test_sample_weight_of_a_wrong_shape(shape: tuple[int, ...]) -> None:
 
 
 def test_sample_weight_of_zero_everywhere() -> None:
-    with pytest.raises(ValueError, match="sample_weight is zero for every sample"):
+    with pytest.raises(ValueError, match="sample_weight must not be all zero"):
         bt.Samples(model(), X, sample_weight=np.zeros(3))
 
 
@@ -573,7 +573,7 @@ def test_unknown_place_of_node_factors() -> None:
 
 @pytest.mark.parametrize("weights", [[1.0, -1.0], [NAN, 1.0], [INF, 1.0], [0.0, 0.0]])
 def test_bad_graph_weights(weights: list[float]) -> None:
-    with pytest.raises(ValueError, match="weights must be finite, none negative and not all zero"):
+    with pytest.raises(ValueError, match=r"weights(\[[01]\] must be finite and not negative| must not be all zero)"):
         graph_data(weights=weights)
 
 

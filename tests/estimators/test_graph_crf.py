@@ -370,7 +370,7 @@ def test_bad_settings_are_refused_by_name(settings, message):
 
 
 def test_bad_sample_weights_are_called_by_their_name():
-    with pytest.raises(ValueError, match="sample_weight must be finite, none negative"):
+    with pytest.raises(ValueError, match=r"sample_weight\[0\] must be finite and not negative"):
         bt.GraphCRF().fit([([[1.0], [2.0]], [(0, 1)])], [[0, 1]], sample_weight=[-1.0])
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.arrays import Arrays, check_minus_one
+from bactrian.arrays import Arrays, check_minus_one, nonnegative_weights
 from bactrian.camel.camel import Camel
 from bactrian.errors import ArgumentError, check_choice, check_count, check_flag, check_number
 from bactrian.estimators.auto_prior import auto_prior
@@ -28,7 +28,7 @@ from bactrian.estimators.labels import (
     unknown_label,
 )
 from bactrian.estimators.priors import Block, graph_blocks
-from bactrian.graphs.graph_data import NODE_FACTORS, GraphData, nonnegative_weights
+from bactrian.graphs.graph_data import NODE_FACTORS, GraphData
 from bactrian.graphs.scores import TYINGS
 from bactrian.inference.infer import OF_WEIGHTS, check_inference
 from bactrian.learners.diffusion import diffused
@@ -201,7 +201,7 @@ def encode_graphs(
     codes = codes_of(labels, classes, "y")
     by_node = node_weights(sample_weight, stacked.shapes)
     if by_node is None:
-        weights = nonnegative_weights(sample_weight, len(stacked.shapes), "sample_weight")
+        weights = nonnegative_weights(sample_weight, "sample_weight", len(stacked.shapes))
     else:
         which, thresholds, weights = weight_layers(by_node, stacked.node_pointer)
         nodes = np.concatenate([np.arange(*stacked.node_pointer[g : g + 2]) for g in which])

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.linalg import lsmr
 
-from bactrian.arrays import Arrays, Floats, Ints, integers, is_unknown
+from bactrian.arrays import Arrays, Floats, Ints, integers, is_unknown, nonnegative_weights
 from bactrian.engines.numba.decoding import best_labels
 from bactrian.errors import check_choice, check_count, check_flag, check_number
 from bactrian.estimators.auto_prior import auto_prior
@@ -23,7 +23,7 @@ from bactrian.estimators.encoding import FeatureRows, FeatureVocabulary, fit_voc
 from bactrian.estimators.labelled_nodes import ON_DEVICE, FittedNodes
 from bactrian.estimators.labels import Labels, check_class_weight, class_weights, listed_labels
 from bactrian.estimators.priors import Block, graph_blocks
-from bactrian.graphs.graph_data import NODE_FACTORS, GraphData, nonnegative_weights
+from bactrian.graphs.graph_data import NODE_FACTORS, GraphData
 from bactrian.graphs.inputs import N_BLOCKS, BundledRows, Inputs
 from bactrian.graphs.packing import pack
 from bactrian.graphs.ragged import pointer
@@ -245,7 +245,7 @@ def encode_sequences(
         raise ValueError("y holds no known label; learning needs at least one")
     class_weight = class_weights(crf.class_weight, labels.classes)
     edges = sequence_edges(lengths, given.breaks, skips_of(X, lengths, given.skips))
-    weights = nonnegative_weights(sample_weight, lengths.size, "sample_weight")
+    weights = nonnegative_weights(sample_weight, "sample_weight", lengths.size)
     if last is not None and hasattr(crf, "weights_") and last.tyings != tyings:
         raise ValueError("warm_start: tables are tied differently from the last fit")
     intercept = crf.fit_intercept and not spans_constant(rows["X"].inputs) if last is None else last.intercept

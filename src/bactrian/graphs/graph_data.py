@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bactrian.arrays import Bools, Floats, Ints, integers, number_pairs, real_numbers, rectangular
+from bactrian.arrays import Bools, Floats, Ints, integers, nonnegative_weights, number_pairs, rectangular
 from bactrian.errors import check_choice, check_count, check_number
 from bactrian.graphs.inputs import Inputs, checked_rows
 from bactrian.graphs.ragged import pointer
@@ -93,7 +93,7 @@ class GraphData:
         if codes is not None and codes.dtype.kind == "b":
             codes = codes.astype(np.int64)
         self.labels = None if codes is None else integers(codes, "labels", n_nodes, least=-1, below=self.n_labels)
-        self.weights = nonnegative_weights(weights, self.n_graphs, "weights")
+        self.weights = nonnegative_weights(weights, "weights", self.n_graphs)
         if class_weight is not None:
             self.weights = self.weights * self._label_weights(class_weight)
         self.scores = StructuredScores(Inputs(node_rows), self.n_labels, self._types(rows_of_type))
@@ -136,7 +136,7 @@ class GraphData:
             counts = np.bincount(self.labels[known], minlength=self.n_labels)
             per_label = known.sum() / (self.n_labels * np.maximum(counts, 1))
         else:
-            per_label = nonnegative_weights(class_weight, self.n_labels, "class_weight")
+            per_label = nonnegative_weights(class_weight, "class_weight", self.n_labels)
         total = np.concatenate([[0.0], np.cumsum(np.where(known, per_label[self.labels], 0.0))])[self.node_pointer]
         sizes = np.diff(pointer(known)[self.node_pointer])
         return np.where(sizes > 0, np.diff(total) / np.maximum(sizes, 1), 1.0)
@@ -240,9 +240,7 @@ def _checked_tables(tables: Any, n_labels: int) -> tuple[TiedTable, ...]:
     if not names:
         raise ValueError(f"tables must name how at least one edge type is tied, found {tables!r}")
     for t, name in enumerate(names):
-        if name not in TYINGS:
-            label = "tables" if isinstance(tables, str) else f"tables[{t}]"
-            raise ValueError(f"{label} must be one of {', '.join(TYINGS)}, found {name!r}")
+        check_choice("tables" if isinstance(tables, str) else f"tables[{t}]", name, TYINGS)
     return tuple(TiedTable.make(name, n_labels) for name in names)
 
 
@@ -255,16 +253,6 @@ def _checked_pointer(node_counts: ArrayLike | None, n_nodes: int) -> Ints:
     if counts.sum() != n_nodes:
         raise ValueError(f"node_counts must add up to the {n_nodes} rows of inputs, found {int(counts.sum())}")
     return pointer(counts)
-
-
-def nonnegative_weights(weights: ArrayLike | None, length: int, name: str) -> Floats:
-    """Weights of instances or labels, 1 where none are given; ``name`` is what an error calls them."""
-    if weights is None:
-        return np.ones(length)
-    array = real_numbers(weights, name, length)
-    if not (np.isfinite(array).all() and (array >= 0.0).all() and array.any()):
-        raise ValueError(f"{name} must be finite, none negative and not all zero")
-    return array
 
 
 def _checked_active(active: ArrayLike, n_weights: int) -> Bools:

@@ -18,8 +18,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike
 
-from bactrian.arrays import Floats, Ints, integers, real_numbers
-from bactrian.errors import check_count
+from bactrian.arrays import Floats, Ints, integers, nonnegative, nonnegative_weights, real_numbers
+from bactrian.errors import check_count, check_number
 from bactrian.graphs.graph import Domain
 from bactrian.graphs.inputs import checked_rows
 from bactrian.graphs.ragged import first_of, pointer
@@ -125,7 +125,8 @@ class Instance:
         self.y = model.graph.checked_states(y, "y", unknown=True)
         if self.y.ndim != 1:
             raise ValueError(f"y must be flat, one state per variable, found shape {self.y.shape}")
-        self.weight = _checked_weight(weight, "weight")
+        check_number("weight", weight, least=0, below=np.inf)
+        self.weight = float(weight)
         self.allowed = _checked_allowed(allowed, self.y, model.graph.cardinalities, "allowed")
 
     def __repr__(self) -> str:
@@ -153,14 +154,7 @@ class Samples:
             raise ValueError(f"X must have shape (n_samples, n_variables), found {self.X.shape}")
         if self.X.shape[0] == 0:
             raise ValueError("X holds no samples; learning needs at least one")
-        if sample_weight is None:
-            self.sample_weight = np.ones(self.X.shape[0])
-        else:
-            self.sample_weight = real_numbers(sample_weight, "sample_weight", self.X.shape[0])
-            for m, weight in enumerate(self.sample_weight):
-                _checked_weight(float(weight), f"sample_weight[{m}]")
-            if not self.sample_weight.any():
-                raise ValueError("sample_weight is zero for every sample; at least one must count")
+        self.sample_weight = nonnegative_weights(sample_weight, "sample_weight", len(self.X))
         given = [None] * len(self.X) if allowed is None else _checked_list(allowed, "allowed", "sample")
         check_count("allowed", len(given), len(self.X), "entry per sample")
         self.allowed: dict[int, dict[int, Ints]] = {}
@@ -206,9 +200,8 @@ class Moments:
         check_count("observed", self.observed.shape, (model.n_weights,), "sum per weight")
         if not np.isfinite(self.observed).all():
             raise ValueError(f"observed[{int(np.argmin(np.isfinite(self.observed)))}] is NaN or infinite")
-        self.total = _checked_weight(total, "total")
-        if self.total == 0.0:
-            raise ValueError("total must be positive, found 0")
+        check_number("total", total, positive=True, below=np.inf)
+        self.total = float(total)
         self.variances = np.zeros(model.n_weights)
         if variances is not None:
             given = real_numbers(variances, "variances")
@@ -216,12 +209,7 @@ class Moments:
                 raise ValueError(
                     f"variances must be one number or one per weight, shape ({model.n_weights},), found {given.shape}"
                 )
-            self.variances[:] = given
-            wrong = np.flatnonzero(~(np.isfinite(self.variances) & (self.variances >= 0.0)))
-            if wrong.size:
-                raise ValueError(
-                    f"variances[{wrong[0]}] must be finite and not negative, found {self.variances[wrong[0]]}"
-                )
+            self.variances = nonnegative(np.broadcast_to(given, model.n_weights), "variances")
 
     def __repr__(self) -> str:
         return f"Moments({self.model!r}, total {self.total:g})"
@@ -258,14 +246,6 @@ def _checked_list(entries: Any, name: str, what: str = "cluster") -> list[Any]:
     if isinstance(entries, str) or sp.issparse(entries) or not isinstance(entries, Iterable):
         raise TypeError(f"{name} must be a sequence with one entry per {what}, found {type(entries).__name__}")
     return list(entries)
-
-
-def _checked_weight(weight: float, name: str) -> float:
-    if not isinstance(weight, int | float | np.integer | np.floating):
-        raise TypeError(f"{name} must be a number, found {type(weight).__name__}")
-    if not (np.isfinite(weight) and weight >= 0.0):
-        raise ValueError(f"{name} must be finite and not negative, found {weight}")
-    return float(weight)
 
 
 def _checked_features(graph: Domain, features: Sequence[Any]) -> ClusterTables:
