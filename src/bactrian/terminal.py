@@ -20,6 +20,9 @@ from rich.table import Column, Table
 from bactrian.atomic_files import destination, is_stream
 from bactrian.errors import ArgumentError
 
+#: What bad input, files that cannot be read or written, and packages that are not installed raise.
+_BAD_INPUT = (ValueError, TypeError, OSError, MemoryError, ImportError)
+
 
 class BadInputError(Exception):
     """The command cannot begin; the message is one line for the user."""
@@ -29,7 +32,8 @@ class BadInputError(Exception):
 def bad_input(
     *kinds: type[Exception], prefix: str = "", options: Callable[[ArgumentError], str] = str
 ) -> Iterator[None]:
-    """Turn exceptions of these kinds into one line after ``prefix``; ``options`` words errors about arguments."""
+    """Turn exceptions of these ``kinds`` into one line after ``prefix``; ``options`` words errors about arguments."""
+    kinds = kinds or _BAD_INPUT
     try:
         yield
     except BrokenPipeError:

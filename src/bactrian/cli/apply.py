@@ -70,7 +70,7 @@ def predict_command(
     Documents are read, tagged and written one by one. JSON has one line per document: its name, its text, and the
     entities with type, start and stop in characters. For graphs, each line of JSON has the labels of the nodes.
     """
-    with bad_input(ValueError, TypeError, OSError, options=named("input.encoding", "--encoding")):
+    with bad_input(options=named("input.encoding", "--encoding")):
         from bactrian.runs.fitted_run import FittedRun
         from bactrian.runs.folders import RunFolder
         from bactrian.runs.text_files import TEXT_FORMATS
@@ -208,7 +208,7 @@ def evaluate_command(
 
     Surface forms count each name of a type once, as in the shared tasks on emerging entities (WNUT).
     """
-    with bad_input(ValueError, TypeError, OSError, options=named("input.encoding", "--encoding")):
+    with bad_input(options=named("input.encoding", "--encoding")):
         from bactrian.runs.fitted_run import FittedRun, evaluate_run
         from bactrian.runs.folders import RunFolder
 
@@ -236,7 +236,7 @@ def report_command(
 
     Each run is scored on its test (or dev) file, unless the file has changed since training.
     """
-    with bad_input(ValueError, OSError):
+    with bad_input():
         from bactrian.report import report_of, write_report
         from bactrian.runs.compare_runs import compare_runs
         from bactrian.runs.fitted_run import FittedRun

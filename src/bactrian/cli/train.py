@@ -63,12 +63,11 @@ def train_command(
 
         ranks = launched()
     leads, path = ranks.rank == 0, resume
-    kinds = (ValueError, TypeError, OSError, MemoryError, ImportError)
     if resume is not None:
         _check_resume(given, {"train": train, "output": output, "config": config})
     try:
         progress = progress_bar("reading") if leads else nullcontext()
-        with bad_input(*kinds, options=given.in_words), progress as show:
+        with bad_input(options=given.in_words), progress as show:
             from bactrian.runs.folders import RunFolder
             from bactrian.runs.training import interrupted_run, new_run
             from bactrian.runs.training import train as train_run
@@ -113,7 +112,7 @@ def _finish(trained: TrainedRun) -> None:
     from bactrian.runs.fitted_run import FittedRun
 
     folder, metrics = trained.folder, trained.metrics
-    with bad_input(ValueError, OSError):  # a run that was done before may have been damaged since
+    with bad_input():  # a run that was done before may have been damaged since
         run = FittedRun.load(folder)
     if run.settings.report:
         with bad_input(OSError):
@@ -235,8 +234,7 @@ def pack_command(
     labels and the layout of the weights are fixed here; give the learner and its options to train.
     """
     given = GivenOptions.of(options, DATA_OPTIONS)
-    kinds = (ValueError, TypeError, OSError, MemoryError)
-    with bad_input(*kinds, options=given.in_words), progress_bar("packing") as show:
+    with bad_input(options=given.in_words), progress_bar("packing") as show:
         from bactrian.runs.settings import RunSettings, with_defaults
         from bactrian.runs.training import write_pack
 

@@ -112,7 +112,9 @@ def _entry(name: str, run: FittedRun, evaluation: RunEvaluation | None) -> Entry
     stored = run.folder.read_metrics()
     description = f"{run.settings.model}, {run.estimator.solution_.method}"
     scores = evaluation.scores if evaluation is not None else stored.get("test") or stored.get("dev") or {}
-    entry = Entry(name, description, _flat(scores), _training(run), tables=_tables(run), weights=_weights(run))
+    trace, records = run.folder.read_history()
+    training = Training.of(replace(run.estimator.solution_, history=tuple(records)), trace)
+    entry = Entry(name, description, _flat(scores), training, tables=_tables(run), weights=_weights(run))
     if evaluation is None:
         return entry
     entry = judged(entry, run.classes, evaluation.data.y, evaluation.predicted, evaluation.marginals)
@@ -139,7 +141,7 @@ def judged(
         calibration = reliability(table, known)
         metrics |= {"ece": calibration.error}
         metrics |= {"log_loss": log_loss(table[seen], known[seen])} if seen.any() else {}
-    labels = sorted({*map(str, true), *map(str, classes)}, key=_outside_first)
+    labels = sorted({*map(str, true), *map(str, classes)}, key=lambda label: (label != "O", label[2:], label))
     confusion = Confusion.of(map(str, true), map(str, guess), labels)
     return replace(entry, metrics=metrics, reliability=calibration, confusion=confusion)
 
@@ -155,19 +157,10 @@ def _types(scores: dict[str, Any], confusion: Confusion) -> dict[str, Mapping[st
 
 
 def _flat(scores: dict[str, Any]) -> dict[str, float]:
-    flat = {}
-    if "accuracy" in scores:
-        flat["accuracy"] = float(scores["accuracy"])
+    flat = {"accuracy": scores["accuracy"]} if "accuracy" in scores else {}
     if "entities" in scores:
-        flat["f1"] = float(scores["entities"]["micro"]["f1"])
-        flat["macro_f1"] = float(scores["entities"]["macro"]["f1"])
+        flat |= {"f1": scores["entities"]["micro"]["f1"], "macro_f1": scores["entities"]["macro"]["f1"]}
     return flat
-
-
-def _training(run: FittedRun) -> Training:
-    """The course of training, from the files of the run."""
-    trace, records = run.folder.read_history()
-    return Training.of(replace(run.estimator.solution_, history=tuple(records)), trace)
 
 
 def _tables(run: FittedRun) -> tuple[LabelTable, ...]:
@@ -302,7 +295,3 @@ def shown_text(
         gaps=tuple(text[stop:start] for stop, start in zip(stops.tolist(), ends, strict=True)),
         skips=tuple((int(a), int(b)) for a, b in skips),
     )
-
-
-def _outside_first(label: str) -> tuple[bool, str, str]:
-    return label != "O", label[2:], label

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bactrian.errors import check_choice, check_number
 from bactrian.experiments.announcements import layouts, words
 from bactrian.text.tagged import TextSpan, write_tagged
 
@@ -68,14 +69,9 @@ def make_announcements(n: int, *, seed: int = 0, split: str = "train") -> list[A
     >>> sorted({field for field, start, stop in first.spans})
     ['etime', 'location', 'speaker', 'stime']
     """
-    if isinstance(n, bool) or not isinstance(n, int | np.integer):
-        raise TypeError(f"n must be an integer, found {n!r}")
-    if n < 0:
-        raise ValueError(f"n must be at least 0, found {n}")
-    if split not in SPLITS:
-        raise ValueError(f"split must be one of {', '.join(SPLITS)}, found {split!r}")
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise ValueError(f"seed must be an integer of at least 0, found {seed!r}")
+    check_number("n", n, least=0, whole=True)
+    check_number("seed", seed, least=0, whole=True)
+    check_choice("split", split, SPLITS)
     # One generator for each, so that a longer list begins with the shorter one.
     return [_make(np.random.default_rng((int(seed), SPLITS.index(split), number)), split) for number in range(int(n))]
 

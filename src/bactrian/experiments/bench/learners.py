@@ -18,6 +18,7 @@ import numpy as np
 
 from bactrian.arrays import Floats
 from bactrian.camel.camel import Camel
+from bactrian.errors import check_number
 from bactrian.experiments.bench.random_fields import FieldSize, RandomField, joint_features, random_field
 from bactrian.graphs.loglinear import Instance, LogLinearModel, Samples
 from bactrian.inference.infer import infer
@@ -60,13 +61,10 @@ class BenchSettings:
         for size in self.sizes:
             FieldSize.parse(size)
         for strength in self.strengths:
-            if not 0.0 <= strength < np.inf:
-                raise ValueError(f"strengths must be finite and not negative, found {strength}")
+            check_number("strengths", strength, least=0, below=np.inf)
         for name in ("n_seeds", "n_samples", "n_held_out", "max_iterations"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, found {getattr(self, name)}")
-        if not 0.0 < self.prior_variance < np.inf:
-            raise ValueError(f"prior_variance must be positive and finite, found {self.prior_variance}")
+            check_number(name, getattr(self, name), least=1, whole=True)
+        check_number("prior_variance", self.prior_variance, positive=True, below=np.inf)
 
 
 @dataclass(frozen=True)

@@ -66,18 +66,12 @@ def rank_plot(points: Sequence[RankPoint]) -> str:
             own = [point for point in points if point.setting == setting]
             shares = sorted({point.share for point in own})
             for panel, (key, label) in zip(panels, quantities, strict=True):
-                y = [np.mean([_quantity(p, key) for p in own if p.share == share]) for share in shares]
+                y = [np.mean([getattr(p, key) for p in own if p.share == share]) for share in shares]
                 panel.plot(shares, y, marker="o", markersize=3, color=_COLOURS[number], label=setting)
                 panel.set(xlabel="rank of the moment constraints / unshared", title=label)
                 panel.title.set_fontsize(8)
 
     return _svg(draw, 3)
-
-
-def _quantity(point: RankPoint, key: str) -> float:
-    if key == "added_share":
-        return point.added_rank / point.n_columns
-    return float(getattr(point, key))
 
 
 def _svg(draw: Callable[[Sequence[Axes]], None], n_panels: int) -> str:

@@ -147,10 +147,9 @@ def joint_features(model: LogLinearModel, X: Ints) -> Floats:
 
 def _blocks(size: FieldSize, graph: ClusterGraph, shared: bool) -> list[int]:
     """The block of weights of every cluster."""
-    given = [scope for scope in graph.clusters if len(scope) > 0]
     if not shared:
-        return list(range(len(given)))
-    is_step_along = [len(scope) == 2 and bool(size.height) and scope[1] - scope[0] == 1 for scope in given]
-    kinds = [0 if len(scope) == 1 else 1 + along for scope, along in zip(given, is_step_along, strict=True)]
+        return list(range(len(graph.clusters)))
+    along_row = [bool(size.height) and scope[-1] - scope[0] == 1 for scope in graph.clusters]
+    kinds = [0 if len(scope) == 1 else 1 + along for scope, along in zip(graph.clusters, along_row, strict=True)]
     present = sorted(set(kinds))
     return [present.index(kind) for kind in kinds]

@@ -44,11 +44,14 @@ class RankPoint:
         """Rank as a part of the rank without sharing."""
         return self.rank / self.n_columns
 
+    @property
+    def added_share(self) -> float:
+        """Constraints that consistency adds, as a part of the rank without sharing."""
+        return self.added_rank / self.n_columns
+
 
 def run_rank(n_seeds: int = 5, n_samples: int = 500, tell: TellBench | None = None) -> list[RankPoint]:
     """Both settings, from all weights shared to none."""
-    if n_seeds < 1 or n_samples < 1:
-        raise ValueError(f"n_seeds and n_samples must be at least 1, found {n_seeds} and {n_samples}")
     points: list[RankPoint] = []
     for seed in range(n_seeds):
         if tell is not None:

@@ -67,8 +67,6 @@ def run_speed(
     settings: BenchSettings, rows: Sequence[BenchRow], repeats: int = 3, tell: TellBench | None = None
 ) -> list[SpeedRow]:
     """Every pair on every field where its second learner converged according to ``rows``, those of the comparison."""
-    if repeats < 1:
-        raise ValueError(f"repeats must be at least 1, found {repeats}")
     total = len(settings.sizes) * 2 * len(settings.strengths) * settings.n_seeds
     converged = {(row.size, row.sharing, row.strength, row.seed, row.learner) for row in rows if row.converged}
     timed: list[SpeedRow] = []
