@@ -329,7 +329,7 @@ def choose_prior(estimator: Any, data: Any) -> None:
 def held_out(
     estimator: Any, X: Any, y: Any, callback: Callback | None, patience: int = PATIENCE, **given: Any
 ) -> HeldOut:
-    """A callback that stops learning where the loss of these data falls no further; ``given`` as in ``fit``."""
+    """A callback that stops learning when the loss of these data no longer falls; ``given`` as in ``fit``."""
     return HeldOut(estimator, estimator._held_out(X, y, **given), callback, patience)
 
 

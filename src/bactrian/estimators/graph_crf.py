@@ -200,8 +200,8 @@ class GraphCRF(LearnedEstimator):
             node weights mean the sum over thresholds t of (t - the threshold below) log p(labels of nodes of weight t
             or more). Nodes of weight 0 thus count as unknown, and every distinct weight costs as much as a graph.
         X_dev, y_dev : optional
-            Held-out graphs: learning stops where their log loss falls no further, looked at every 5 iterations, and
-            keeps the weights of the smallest. ``held_out_scores_`` has the iterations and losses.
+            Held-out graphs: learning stops when their log loss, measured every 5 iterations, no longer falls, and keeps
+            the weights of the smallest. ``held_out_scores_`` has the iterations and losses.
         callback : callable, optional
             Sees a :class:`Progress` after every iteration; returning True stops learning.
         """

@@ -172,7 +172,7 @@ class LinearChainCRF(LearnedEstimator):
         sample_weight : (n_sequences,), optional
             Weight of each sequence's term of the log-likelihood.
         X_dev, y_dev : optional
-            Held-out sequences: learning stops where their log loss falls no further, looked at every 5 iterations, and
+            Held-out sequences: learning stops when their log loss, measured every 5 iterations, no longer falls, and
             keeps the weights of the smallest. ``held_out_scores_`` has the iterations and losses.
         given_dev : mapping, optional
             Skips, breaks and features of edges of ``X_dev``, named as those of ``X``.
