@@ -150,7 +150,7 @@ class Graphs:
                     stars.turn(wide=plan.wide)
                     values, residual = stars.ahead(plan.sweeps)
                     sweeps = plan.sweeps
-                    self.residual = torch.maximum(torch.as_tensor(self.residual).to(residual), residual)
+                    self.residual = torch.maximum(self.residual, residual) if self.sweeps else residual
                 self.sweeps += sweeps
             found = found + (-1.0) ** number * stars.structure.by_graph(values.node_value, values.edge_value)
             self._evaluations.append(values)
