@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bactrian.estimators.encoding import FeatureVocabulary, GrowingVocabulary, Names, features_of_dict, fit_vocabulary
+from bactrian.estimators.encoding import FeatureVocabulary, GrowingVocabulary, features_of_dict, fit_vocabulary
 from bactrian.graphs.inputs import BundledRows
-from bactrian.parallel.threads import Workers
 
 names = st.sampled_from(["a", "b", "c", "é", "字", ""])
 bundles = st.lists(names, max_size=4).map(tuple)
@@ -24,11 +23,6 @@ tokens = st.one_of(
     st.dictionaries(names, st.floats(-2.0, 2.0), max_size=3),
 )
 corpora = st.lists(st.lists(tokens, max_size=4), min_size=1, max_size=4)
-
-
-def columns_of(names: Names, wanted: list[str]) -> Any:
-    with ThreadPoolExecutor(1) as pool:
-        return names.look_up(wanted, pool)()
 
 
 def counted(token: Any) -> Counter[str]:
@@ -69,8 +63,6 @@ def test_rows_are_those_of_counting(corpus: list[list[Any]], others: list[list[A
     np.testing.assert_allclose(dense(rows.inputs), expected(corpus, vocabulary.names))
     encoded = vocabulary.encode(others)
     assert encoded.lengths.tolist() == [len(sequence) for sequence in others]
-    weights = np.random.default_rng(0).normal(size=(vocabulary.n_features, 3))
-    np.testing.assert_allclose(encoded.times(weights, Workers(1)), dense(encoded.inputs) @ weights, atol=1e-12)
     np.testing.assert_allclose(dense(encoded.inputs), expected(others, vocabulary.names))
 
 
@@ -89,18 +81,19 @@ texts = st.text(st.characters(exclude_categories=()), max_size=6)  # with zeros 
 
 
 @given(st.lists(texts, unique=True, max_size=40), st.lists(texts, max_size=40))
-def test_names_are_found_as_a_dictionary_finds_them(known: list[str], wanted: list[str]) -> None:
-    columns = {name: column for column, name in enumerate(known)}
+def test_any_text_may_be_a_name(known: list[str], wanted: list[str]) -> None:
     wanted = [*wanted, *known, *(name + "\0" for name in known), *(name[1:] for name in known)]
-    assert columns_of(Names(known), wanted).tolist() == [columns.get(name, -1) for name in wanted]
+    rows = FeatureVocabulary(known, len(known)).encode([[[name] for name in wanted]]).inputs.toarray()
+    expected = np.array([[name == other for other in known] for name in wanted], dtype=float)
+    np.testing.assert_array_equal(rows, expected.reshape(len(wanted), len(known)))
 
 
 def test_many_names_are_found() -> None:
-    rng = np.random.default_rng(0)
-    numbers = rng.permutation(60_000).tolist()
-    columns = columns_of(Names([f"n{number}" for number in numbers[:30_000]]), [f"n{number}" for number in numbers])
-    np.testing.assert_array_equal(columns[:30_000], np.arange(30_000))
-    np.testing.assert_array_equal(columns[30_000:], -1)
+    numbers = np.random.default_rng(0).permutation(60_000).tolist()
+    vocabulary = FeatureVocabulary([f"n{number}" for number in numbers[:30_000]], 30_000)
+    rows = vocabulary.encode([[[f"n{number}"] for number in numbers]]).inputs
+    np.testing.assert_array_equal(np.diff(rows.indptr), np.repeat([1, 0], 30_000))
+    np.testing.assert_array_equal(rows.indices, np.arange(30_000))
 
 
 @pytest.mark.parametrize("repeated", ["a", "", "\0", "é"])
@@ -189,16 +182,16 @@ def test_a_vocabulary_that_has_seen_dicts_is_pickled_and_shared_by_threads() -> 
             np.testing.assert_array_equal(found, expected)
 
 
-def test_products_of_more_entries_than_were_made_room_for() -> None:
+def test_more_entries_than_were_made_room_for() -> None:
     corpus = [[{"word": f"w{n}", "n": n % 7} for n in range(start, start + 900)] for start in (0, 900, 1800)]
     vocabulary, _ = fit_vocabulary(corpus[:2], 1)
     assert vocabulary.names is not None
     weights = np.random.default_rng(0).normal(size=(vocabulary.n_features, 3))
     for some in (corpus[:1], corpus, corpus[1:]):
-        encoded = vocabulary.encode(some)
+        products = vocabulary.encode(some).inputs @ weights
         by_hand = [
             weights[vocabulary.names.index(f"word:{token['word']}")] if int(token["word"][1:]) < 1800 else np.zeros(3)
             for sequence in some
             for token in sequence
         ] + np.outer([token["n"] for sequence in some for token in sequence], weights[vocabulary.names.index("n")])
-        np.testing.assert_allclose(encoded.times(weights, Workers(2)), by_hand, atol=1e-12)
+        np.testing.assert_allclose(products, by_hand, atol=1e-12)

@@ -10,47 +10,37 @@ A token is
 - a row of a matrix, dense or sparse, in which case a sequence is the matrix.
 
 A feature that is given twice counts twice.
-
-Nearly all the time of encoding goes into visits to memory: to each string of each token and each different bundle, and
-to where the vocabulary has it. So tokens are taken some thousand strings at a time, which stay near the processor from
-one pass to the next; the passes have no line of Python for each string, and the look-ups are in compiled code, on
-threads of their own.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain, compress, count, islice, repeat
 from math import inf
 from operator import is_
 from threading import Lock
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from bactrian.arrays import Bools, Floats, Ints
-from bactrian.engines.numba.sparse import entries_times_weights, fill_slots, find_names
-from bactrian.graphs.inputs import LARGEST, N_BLOCKS, BundledRows, Inputs, checked_rows
+from bactrian.arrays import Floats, Ints
+from bactrian.engines.numba.sparse import fill_slots, find_names
+from bactrian.graphs.inputs import LARGEST, BundledRows, checked_rows
 from bactrian.graphs.ragged import pointer
-from bactrian.parallel.threads import Workers, blocks_of_rows
 from bactrian.text.features import Remembered
 
 # --- columns of names ---
 
 Bundle = tuple[str, ...]
-#: Waits for columns.
-Wait = Callable[[], Ints]
 
-#: Strings that are taken at a time, few enough to stay near the processor from one pass to the next.
-AT_ONCE = 8192
-#: The same of tokens that are dicts, each of which is visited twice.
+#: Names that are looked up at a time: few enough to stay near the processor from one pass to the next.
+_NAMES_AT_ONCE = 8192
+#: Tokens that are dicts, visited twice, that are taken at a time, likewise.
 _TOKENS_AT_ONCE = 64
 #: Different entries of dicts that are remembered from call to call.
 _MOST_ENTRIES = 1 << 20
@@ -58,59 +48,91 @@ _MOST_ENTRIES = 1 << 20
 _MOST_SHAPES = 1 << 12
 
 
-class Names:
-    """Columns of names that are known; any other name has column -1."""
+class Columns:
+    """Columns of names in their order; a name that is new gets the next."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, int] = defaultdict(count().__next__)
+        self._entries: DictEntries | None = None
+
+    def __len__(self) -> int:
+        """Number of names."""
+        return len(self.by_name)
+
+    def column(self, name: str) -> int:
+        """That of one name."""
+        return self.by_name[name]
+
+    def columns(self, names: Iterable[str]) -> Ints:
+        """Those of many; TypeError where one is no string."""
+        listed = list(names)
+        if not all(issubclass(kind, str) for kind in set(map(type, listed))):
+            raise TypeError
+        return np.fromiter(map(self.by_name.__getitem__, listed), np.int64, len(listed))
+
+    def numbered(self, bundles: list[Bundle]) -> tuple[Ints, list[Bundle]]:
+        """Number of each bundle, the same for equal ones, in the order in which they came; and the bundle of each."""
+        different: dict[Bundle, int] = defaultdict(count().__next__)
+        objects = {id(bundle): bundle for bundle in bundles}  # hashing one hashes all its names: once for each object
+        number_of = {key: different[bundle] for key, bundle in objects.items()}
+        return np.fromiter(map(number_of.__getitem__, map(id, bundles)), np.int64, len(bundles)), list(different)
+
+    @property
+    def entries(self) -> DictEntries:
+        """Entries of dicts by key and value; begun again when too many have been seen."""
+        if self._entries is None or self._entries.count > _MOST_ENTRIES:
+            self._entries = DictEntries(self.column)
+        return self._entries
+
+
+class KnownColumns(Columns):
+    """Columns of names that are known, in a hash table of their bytes; any other name has column -1."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self._text = _bytes_of(list(names))
+        super().__init__()
+        self._names, self._text = names, _bytes_of(list(names))
         if self._text.size >= 2**31:
             raise ValueError(f"the names of the features have {self._text.size} bytes; expected less than 2**31")
         self._slots = np.full((1 << (2 * len(names)).bit_length(), 2), -1, dtype=np.int32)
         if not fill_slots(self._text, len(names), self._slots):
             raise ValueError("a feature name occurs twice in the vocabulary")
-        self._names = names
-        self._entries: DictEntries | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is remembered of dicts."""
-        return {**self.__dict__, "_entries": None}
+        return {**self.__dict__, "_entries": None, "by_name": {}}
 
-    @property
-    def entries(self) -> DictEntries:
-        """Entries of dicts by key and value; begun again when too many have been seen."""
-        found = self._entries
-        if found is None or found.count > _MOST_ENTRIES:
-            columns = {name: column for column, name in enumerate(self._names)}
-            found = self._entries = DictEntries(lambda name: columns.get(name, -1))
-        return found
+    def __len__(self) -> int:
+        """Number of names."""
+        return len(self._names)
 
-    def look_up(self, names: Iterable[str], pool: Executor) -> Wait:
-        """Column of each name, once it is waited for: found in the pool while the next names are put together."""
-        begun: list[Future[Ints]] = []
-        rest = iter(names)
-        while some := list(islice(rest, AT_ONCE)):
-            try:
-                wanted = _bytes_of(some)
-            except TypeError:
-                _check_strings(some)
-                raise
-            if len(some) < AT_ONCE and not begun:  # too few to wake a thread for
-                columns = self._found(wanted, len(some))
-                return lambda: columns
-            begun.append(pool.submit(self._found, wanted, len(some)))
-        return lambda: np.concatenate([np.zeros(0, dtype=np.int64), *(one.result() for one in begun)])
+    def column(self, name: str) -> int:
+        """That of one name."""
+        if not self.by_name:  # only dicts need it
+            self.by_name = {known: column for column, known in enumerate(self._names)}
+        return self.by_name.get(name, -1)
 
-    def _found(self, wanted: NDArray[np.uint8], n_names: int) -> Ints:
-        columns = np.empty(n_names, dtype=np.int64)
-        find_names(wanted, self._text, self._slots, columns)
-        return columns
+    def columns(self, names: Iterable[str]) -> Ints:
+        """Those of many; TypeError where one is no string."""
+        rest, found = iter(names), [np.zeros(0, dtype=np.int64)]
+        while some := list(islice(rest, _NAMES_AT_ONCE)):
+            found.append(np.empty(len(some), dtype=np.int64))
+            find_names(_bytes_of(some), self._text, self._slots, found[-1])
+        return np.concatenate(found)
 
-    def number(self, bundles: list[Bundle]) -> tuple[Ints, list[Bundle]]:
-        """Number of each bundle in the order in which they came, and the bundle of each number.
+    def numbered(self, bundles: list[Bundle]) -> tuple[Ints, list[Bundle]]:
+        """Told apart as objects: to compare bundles would cost nearly what it costs to look into them."""
+        objects = {id(bundle): bundle for bundle in bundles}
+        number_of = dict(zip(objects, count(), strict=False))
+        return np.fromiter(map(number_of.__getitem__, map(id, bundles)), np.int64, len(bundles)), list(objects.values())
 
-        Told apart as objects: to compare them would cost nearly what it costs to look into them.
-        """
-        return _by_object(bundles)
+
+def _bytes_of(names: list[str]) -> NDArray[np.uint8]:
+    """The names one after the other, each with a zero byte behind it."""
+    text = "\0".join(names).encode("utf-8", "surrogatepass") + b"\0" * bool(names)
+    if text.count(0) != len(names):  # one has such a character: two bytes that stand for nothing else in UTF-8
+        each = (name.encode("utf-8", "surrogatepass").replace(b"\0", b"\xc0\x80") for name in names)
+        text = b"\0".join([*each, b""])
+    return np.frombuffer(text, dtype=np.uint8)
 
 
 class DictEntries:
@@ -153,200 +175,93 @@ class DictEntries:
         return number
 
 
-class NoStringError(TypeError):
-    """An entry that is not a feature."""
-
-    def __init__(self, entry: Any) -> None:
-        super().__init__(f"features must be strings, or tuples of strings, found {entry!r}")
-        self.entry = entry
+# --- rows of tokens ---
 
 
-def _bytes_of(names: list[str]) -> NDArray[np.uint8]:
-    """The names one after the other, each with a zero byte behind it."""
-    text = "\0".join(names).encode("utf-8", "surrogatepass") + b"\0" * bool(names)
-    if text.count(0) != len(names):  # one has such a character: two bytes that stand for nothing else in UTF-8
-        each = (name.encode("utf-8", "surrogatepass").replace(b"\0", b"\xc0\x80") for name in names)
-        text = b"\0".join([*each, b""])
-    return np.frombuffer(text, dtype=np.uint8)
+class FeatureRows(NamedTuple):
+    """Stacked input rows of all sequences."""
+
+    inputs: Any  #: (n_tokens, n_features) array, scipy.sparse or BundledRows
+    lengths: Ints  #: tokens of each sequence
 
 
-def _check_strings(entries: list[Any]) -> None:
-    if not set(map(type, entries)) <= {str}:
-        for entry in entries:
-            if not isinstance(entry, str):
-                raise NoStringError(entry)
+def _rows_of_names(names: Columns, X: Any, what: str) -> FeatureRows:
+    """Rows of sequences whose features have names."""
+    return _rows_of_dicts(names, X) or _rows_of_entries(names, X, what)
 
 
-def _by_object(bundles: list[Bundle]) -> tuple[Ints, list[Bundle]]:
-    identities = np.fromiter(map(id, bundles), np.int64, len(bundles))
-    _, first, numbers = np.unique(identities, return_index=True, return_inverse=True)
-    order = np.argsort(first)  # not by address, which differs from run to run
-    rank = np.empty_like(order)
-    rank[order] = np.arange(order.size)
-    return rank[numbers], [bundles[place] for place in first[order].tolist()]
-
-
-@dataclass(frozen=True)
-class Numbered:
-    """Tokens by the numbers of their entries, whose columns and values are known."""
-
-    shape: tuple[int, int]  #: tokens and features
-    bounds: Ints  #: (n_tokens + 1,) where each token's numbers are
-    numbers: Ints
-    columns: Ints  #: by number, -1 where there is no such feature
-    values: Floats  #: by number
-
-    def rows(self) -> sp.csr_array:
-        """The tokens as input rows."""
-        token = np.repeat(np.arange(self.shape[0]), np.diff(self.bounds))
-        return _matrix(token, self.columns[self.numbers], self.values[self.numbers], self.shape)
-
-    def times(self, weights: Floats, out: Floats, workers: Workers) -> None:
-        """Products of the input rows with weights, without making the rows."""
-        numbered = self.bounds, self.numbers, self.columns, self.values
-        workers.run(
-            lambda _, first, last: entries_times_weights(numbered, weights, out, first, last),
-            blocks_of_rows(self.bounds, N_BLOCKS, AT_ONCE),
-        )
-
-
-# --- features of tokens ---
-
-#: Threads that look names up while the next ones are put together.
-_FINDERS = 2
-
-
-class NamedTokens:
-    """Columns and values of the features of all tokens, in their order."""
-
-    def __init__(self, names: Names | GrowingVocabulary, X: Any, what: str) -> None:
-        self._n_tokens, self._sizes = array("q"), cast(Any, array("q"))
-        self._given: Any = None  # values, once there are dicts: all are 1 without
-        self._numbered: tuple[Ints, Ints, Floats] | None = None
-        if self._encode_dicts(names.entries, X):
-            return
-        with ThreadPoolExecutor(_FINDERS) as pool:
-            self._encode(names, X, what, pool)
-
-    def _encode_dicts(self, entries: DictEntries, X: Any) -> bool:
-        """Encode tokens that are plain dicts of strings and numbers; whether they are."""
-        if not (X and set(map(type, X)) <= {list, tuple}):
-            return False
-        tokens = list(chain.from_iterable(X))
-        if set(map(type, tokens)) != {dict}:
-            return False
-        try:
-            self._sizes, numbers = entries.numbers(tokens)
-        except TypeError:  # one by one, nested or wrong
-            return False
-        self._n_tokens = array("q", map(len, X))
-        self._numbered = numbers, entries.columns, entries.values
-        return True
-
-    def _encode(self, names: Names | GrowingVocabulary, X: Any, what: str, pool: Executor) -> None:
-        columns: list[Wait] = []
-        bundled = [np.zeros(0, dtype=bool)]
-        bundles: list[Bundle] = []
-        for entries in self._parts(X, what):
-            bundled.append(_are_tuples(entries))
-            bundles += _chosen(entries, bundled[-1])
-            try:
-                columns.append(names.look_up(_chosen(entries, ~bundled[-1]), pool))
-            except NoStringError as error:
-                raise TypeError(f"{_place(X, error.entry, what)}: {error}") from None
-        number, different = names.number(bundles)
-        self._n_bundles = len(different)
-        rows, in_bundles = _columns_of_bundles(names, different, pool)
-        self._bundled = np.concatenate(bundled)
-        token = np.repeat(np.arange(len(self._sizes)), self._sizes)
-        self._own = token[~self._bundled], np.concatenate([np.zeros(0, dtype=np.int64), *(wait() for wait in columns)])
-        self._use = token[self._bundled], number
-        self._in_bundles = rows, in_bundles()
-
-    @property
-    def lengths(self) -> Ints:
-        """Tokens of each sequence."""
-        return np.array(self._n_tokens, dtype=np.int64)
-
-    def inputs(self, n_features: int) -> Any:
-        """Input rows over ``n_features`` features, or the numbers of entries."""
-        if self._numbered is not None:
-            return Numbered((len(self._sizes), n_features), pointer(self._sizes), *self._numbered)
-        values = None if self._given is None else np.asarray(self._given)
-        n_tokens, bundled = len(self._sizes), self._bundled
-        own = _matrix(*self._own, None if values is None else values[~bundled], (n_tokens, n_features))
-        if not self._n_bundles:
-            return own
-        shape = (n_tokens, self._n_bundles)
-        use = _matrix(*self._use, None if values is None else values[bundled], shape)
-        return BundledRows(own, use, _matrix(*self._in_bundles, None, (self._n_bundles, n_features)))
-
-    def _parts(self, X: Any, what: str) -> Iterator[list[Any]]:
-        """Entries of successive tokens, some sequences at a time."""
-        entries: list[Any] = []
-        for m, sequence in enumerate(X):
-            if isinstance(sequence, str | bytes | Mapping) or not isinstance(sequence, Sequence):
-                raise TypeError(f"{what}[{m}] must be a list of tokens, found {type(sequence).__name__}")
-            self._n_tokens.append(len(sequence))
-            if self._given is None and set(map(type, sequence)) <= {list, tuple}:
-                self._sizes.extend(map(len, sequence))
-                entries.extend(chain.from_iterable(sequence))
-            else:
-                self._given = [1.0] * sum(self._sizes) if self._given is None else self._given
-                for t, token in enumerate(sequence):
-                    named, values = _features(token, f"{what}[{m}][{t}]")
-                    entries.extend(named)
-                    self._given.extend(values)
-                    self._sizes.append(len(named))
-            if len(entries) >= AT_ONCE:
-                yield entries
-                entries = []
-        yield entries
-
-
-def _place(X: Any, entry: Any, what: str) -> str:
-    """Where an entry is, for an error."""
-    return next(
-        f"{what}[{m}][{t}]"
-        for m, sequence in enumerate(X)
-        for t, token in enumerate(sequence)
-        if any(other is entry for other in token)
-    )
-
-
-def _are_tuples(entries: list[Any]) -> Bools:
-    if tuple not in map(type, entries):
-        return np.zeros(len(entries), dtype=bool)
-    return np.frombuffer(bytes(map(is_, map(type, entries), repeat(tuple))), dtype=bool)
-
-
-def _chosen(entries: list[Any], chosen: Bools) -> list[Any]:
-    if chosen.all():
-        return entries
-    if not chosen.any():
-        return []
-    return list(compress(entries, chosen.tobytes()))
-
-
-def _columns_of_bundles(names: Names | GrowingVocabulary, bundles: list[Bundle], pool: Executor) -> tuple[Ints, Wait]:
-    """Bundle and column of every feature in a bundle."""
-    sizes = np.fromiter(map(len, bundles), np.int64, len(bundles))
-    rows = np.repeat(np.arange(sizes.size), sizes)
+def _rows_of_dicts(names: Columns, X: Any) -> FeatureRows | None:
+    """Rows of tokens that are all plain dicts of strings and numbers; None where some are not."""
+    if not (X and set(map(type, X)) <= {list, tuple}):
+        return None
+    tokens = list(chain.from_iterable(X))
+    if set(map(type, tokens)) != {dict}:
+        return None
+    entries = names.entries
     try:
-        return rows, names.look_up(chain.from_iterable(bundles), pool)
-    except NoStringError as error:
-        bundle = next(bundle for bundle in bundles if any(entry is error.entry for entry in bundle))
-        raise TypeError(f"a bundle must hold only strings, found {bundle[:3]!r}") from None
+        sizes, numbers = entries.numbers(tokens)
+    except TypeError:  # one by one, nested or wrong
+        return None
+    rows = _matrix(sizes, entries.columns[numbers], entries.values[numbers], len(names))
+    return FeatureRows(rows, np.fromiter(map(len, X), np.int64, len(X)))
 
 
-def _matrix(rows: Ints, columns: Ints, values: Floats | None, shape: tuple[int, int]) -> sp.csr_array:
-    """Entries in the order of their rows, without those in column -1."""
-    known = columns >= 0
+def _rows_of_entries(names: Columns, X: Any, what: str) -> FeatureRows:
+    """Rows of tokens of any form, from their strings and bundles one after the other."""
+    lengths, sizes, entries, values = _entries(X, what)
+    kinds = set(map(type, entries))
+    if not all(kind is tuple or issubclass(kind, str) for kind in kinds):
+        place = next(i for i, entry in enumerate(entries) if type(entry) is not tuple and not isinstance(entry, str))
+        token = int(np.searchsorted(pointer(sizes), place, side="right")) - 1
+        m = int(np.searchsorted(pointer(lengths), token, side="right")) - 1
+        where = f"{what}[{m}][{token - lengths[:m].sum()}]"
+        raise TypeError(f"{where}: features must be strings, or tuples of strings, found {entries[place]!r}")
+    if tuple not in kinds:
+        return FeatureRows(_matrix(sizes, names.columns(entries), values, len(names)), lengths)
+    bundled = np.fromiter(map(is_, map(type, entries), repeat(tuple)), bool, len(entries))
+    of_own = names.columns(compress(entries, (~bundled).tolist()))
+    try:
+        numbers, bundles = names.numbered(list(compress(entries, bundled.tolist())))
+        in_bundles = names.columns(chain.from_iterable(bundles))
+    except TypeError:
+        wrong = next(e for e in entries if type(e) is tuple and not all(isinstance(name, str) for name in e))
+        raise TypeError(f"a bundle must hold only strings, found {wrong[:3]!r}") from None
+    uses = np.diff(pointer(bundled)[pointer(sizes)])
+    own = _matrix(sizes - uses, of_own, values[~bundled], len(names))
+    use = _matrix(uses, numbers, values[bundled], len(bundles))
+    sizes = np.fromiter(map(len, bundles), np.int64, len(bundles))
+    return FeatureRows(BundledRows(own, use, _matrix(sizes, in_bundles, np.ones(in_bundles.size), len(names))), lengths)
+
+
+def _entries(X: Any, what: str) -> tuple[Ints, Ints, list[Any], Floats]:
+    """Lengths of sequences, how many entries their tokens have, the entries of all of them, and their values."""
+    lengths, sizes = array("q"), array("q")
+    entries: list[Any] = []
+    values: list[float] | None = None  # once there are dicts: all are 1 without
+    for m, sequence in enumerate(X):
+        if isinstance(sequence, str | bytes | Mapping) or not isinstance(sequence, Sequence):
+            raise TypeError(f"{what}[{m}] must be a list of tokens, found {type(sequence).__name__}")
+        lengths.append(len(sequence))
+        if values is None and set(map(type, sequence)) <= {list, tuple}:
+            sizes.extend(map(len, sequence))
+            entries.extend(chain.from_iterable(sequence))
+            continue
+        values = [1.0] * len(entries) if values is None else values
+        for t, token in enumerate(sequence):
+            named, of_token = _features(token, f"{what}[{m}][{t}]")
+            sizes.append(len(named))
+            entries.extend(named)
+            values.extend(of_token)
+    each = np.ones(len(entries)) if values is None else np.array(values)
+    return np.array(lengths, dtype=np.int64), np.array(sizes, dtype=np.int64), entries, each
+
+
+def _matrix(sizes: Ints, columns: Ints, values: Floats, n_columns: int) -> sp.csr_array:
+    """Rows of given sizes, without their entries in column -1."""
+    bounds, known = pointer(sizes), columns >= 0
     if not known.all():
-        rows, columns = rows[known], columns[known]
-        values = None if values is None else values[known]
-    bounds = pointer(np.bincount(rows, minlength=shape[0]))
-    matrix = sp.csr_array((np.ones(columns.size) if values is None else values, columns, bounds), shape=shape)
+        bounds, columns, values = pointer(known)[bounds], columns[known], values[known]
+    matrix = sp.csr_array((values, columns, bounds), shape=(sizes.size, n_columns))
     matrix.sum_duplicates()
     return matrix
 
@@ -399,33 +314,13 @@ def features_of_dict(token: Mapping[Any, Any]) -> tuple[list[str], list[float]]:
 # --- vocabularies ---
 
 
-@dataclass(frozen=True)
-class FeatureRows:
-    """Stacked input rows of all sequences."""
-
-    given: Any  #: (n_tokens, n_features) array, scipy.sparse, BundledRows, or Numbered, which become rows if need be
-    lengths: Ints  #: tokens of each sequence
-
-    @cached_property
-    def inputs(self) -> Any:
-        """(n_tokens, n_features) array, scipy.sparse or BundledRows."""
-        return self.given.rows() if isinstance(self.given, Numbered) else self.given
-
-    def times(self, weights: Floats, workers: Workers) -> Floats:
-        """Products of the rows with weights (n_features, n_labels)."""
-        rows = self.given if isinstance(self.given, Numbered) else Inputs(self.given)
-        out = np.empty((rows.shape[0], weights.shape[1]))
-        rows.times(weights, out, workers)
-        return out
-
-
 class FeatureVocabulary:
     """Names of features and their columns; matrix inputs have a number of columns and no names."""
 
     def __init__(self, names: Sequence[str] | None, n_features: int) -> None:
         self.names = None if names is None else list(names)
         self.n_features = n_features
-        self._columns = Names([] if names is None else names)
+        self._columns = KnownColumns([] if names is None else names)
 
     def encode(self, X: Any, what: str = "X") -> FeatureRows:
         """Rows of sequences over this vocabulary; features that it does not have are ignored."""
@@ -435,8 +330,7 @@ class FeatureVocabulary:
             return _stacked(X, what, self.n_features)
         if self.names is None:
             raise TypeError(f"{what} holds named features, but the model was fitted to matrices")
-        found = NamedTokens(self._columns, X, what)
-        return FeatureRows(found.inputs(self.n_features), found.lengths)
+        return _rows_of_names(self._columns, X, what)
 
     def extended(self, other: FeatureVocabulary) -> FeatureVocabulary:
         """The vocabulary with the names of another behind its own; unchanged where columns have no names."""
@@ -450,31 +344,12 @@ class GrowingVocabulary:
     """A vocabulary made from sequences that come in batches, of which it keeps names and counts alone."""
 
     def __init__(self) -> None:
-        self.columns: dict[str, int] = defaultdict(count().__next__)  #: a name that is new gets the next
-        self.entries = DictEntries(self.columns.__getitem__)
+        self._columns = Columns()
         self._counts = np.zeros(0, dtype=np.int64)
-
-    def look_up(self, names: Iterable[str], pool: Executor) -> Wait:
-        """Column of each name; there is nothing to wait for."""
-        names = list(names)
-        _check_strings(names)
-        columns = np.fromiter(map(self.columns.__getitem__, names), np.int64, len(names))
-        return lambda: columns
-
-    def number(self, bundles: list[Bundle]) -> tuple[Ints, list[Bundle]]:
-        """Number of each bundle, the same for equal ones, in the order in which they came; and the bundle of each."""
-        same, objects = _by_object(bundles)  # hashing a bundle hashes all its names: once for each object
-        different: dict[Bundle, int] = defaultdict(count().__next__)
-        try:
-            numbers = np.fromiter(map(different.__getitem__, objects), np.int64, len(objects))
-        except TypeError:  # one holds what has no hash: whoever looks into them will name it
-            return same, objects
-        return numbers[same], list(different)
 
     def add(self, X: Any, what: str = "X") -> FeatureRows:
         """Count the features of these sequences; their rows, over all names so far, are returned."""
-        found = NamedTokens(self, X, what)
-        rows = FeatureRows(found.inputs(len(self.columns)), found.lengths)
+        rows = _rows_of_names(self._columns, X, what)
         counts = _tokens_with(rows.inputs)
         counts[: self._counts.size] += self._counts
         self._counts = counts
@@ -486,7 +361,7 @@ class GrowingVocabulary:
 
     def vocabulary(self, min_frequency: int) -> FeatureVocabulary:
         """The vocabulary of these features."""
-        names, kept = list(self.columns), self.kept(min_frequency).tolist()
+        names, kept = list(self._columns.by_name), self.kept(min_frequency).tolist()
         return FeatureVocabulary([names[column] for column in kept], len(kept))
 
 
