@@ -210,12 +210,10 @@ class ClusterGraph(Domain):
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
         """All edges; on a Bethe graph (cluster, hub, (variable,)), variable by variable."""
-        rows, variables = self.scopes.row_of_value, self.scopes.values
-        hubs = self.hub_of_variable[variables]
-        order = np.argsort(variables, kind="stable")
-        order = order[hubs[order] != rows[order]]
-        ends = zip(rows[order].tolist(), hubs[order].tolist(), variables[order].tolist(), strict=True)
-        return tuple((i, hub, (v,)) for i, hub, v in ends)
+        links = self.hubs()
+        hub = self.hub_of_variable[links.link_hub].tolist()
+        ends = zip(links.link_cluster.tolist(), hub, links.link_hub.tolist(), strict=True)
+        return tuple((i, h, (v,)) for i, h, v in ends)
 
     def _find_hubs(self) -> tuple[Ints, Ints]:
         """The hub of each variable among all clusters, and the variables whose hubs are appended."""
@@ -226,15 +224,35 @@ class ClusterGraph(Domain):
         hubs[appended] = len(self.clusters) + np.arange(appended.size)
         return hubs, appended
 
-    def sepset_hubs(self) -> SepsetHubs:
-        """The hubs of a graph that is not Bethe's: the sepset of each edge, with two links."""
-        edges = np.repeat(np.arange(len(self.edges)), 2)
-        return SepsetHubs(
-            scopes=[sepset for _, _, sepset in self.edges],
-            cluster=np.full(len(self.edges), -1, dtype=np.int64),
-            link_hub=edges,
-            link_cluster=np.array([(i, j) for i, j, _ in self.edges], dtype=np.int64).ravel(),
-            link_edge=edges,
+    def hubs(self) -> GraphHubs:
+        """The hubs and their links: a hub is a variable, or with explicit edges the sepset of an edge."""
+        if not self.is_bethe:
+            links = [(e, end) for e, (i, j, _) in enumerate(self.edges) for end in (i, j)]
+            return self._sepset_hubs([sepset for *_, sepset in self.edges], links)
+        variables, clusters = self.scopes.values, self.scopes.row_of_value
+        links_in_scopes = np.argsort(variables, kind="stable")
+        is_own = self.hub_of_variable[variables] == clusters  # the hub itself
+        chosen = links_in_scopes[~is_own[links_in_scopes]]
+        return GraphHubs(
+            scopes=Ragged.singles(np.arange(self.n_variables)),
+            cluster=self.hub_of_variable,
+            link_hub=variables[chosen],
+            link_cluster=clusters[chosen],
+            link_edge=np.arange(chosen.size),
+            link_axes=Ragged.singles(self.scopes.places[chosen]),
+        )
+
+    def _sepset_hubs(self, sepsets: Sequence[Scope], links: Sequence[tuple[int, int]]) -> GraphHubs:
+        """Hubs of sepsets with links (sepset, cluster), and a hub for every variable in no cluster."""
+        free = np.setdiff1d(np.arange(self.n_variables), self.scopes.values).tolist()
+        link_hub, link_cluster = np.array(links, dtype=np.int64).reshape(-1, 2).T
+        return GraphHubs(
+            scopes=Ragged.of([*sepsets, *((v,) for v in free)]),
+            cluster=np.full(len(sepsets) + len(free), -1, dtype=np.int64),
+            link_hub=link_hub,
+            link_cluster=link_cluster,
+            link_edge=link_hub,
+            link_axes=Ragged.of([[self.clusters[i].index(v) for v in sepsets[hub]] for hub, i in links]),
         )
 
     def _checked_edge(self, e: int, edge: tuple[int, int, Sequence[int]]) -> Edge:
@@ -258,15 +276,16 @@ class ClusterGraph(Domain):
         return int(i), int(j), scope
 
 
-class SepsetHubs(NamedTuple):
-    """Hubs that clusters must agree on, and their links, hub after hub."""
+class GraphHubs(NamedTuple):
+    """Hubs on which the clusters of a graph agree, and their links, hub after hub."""
 
-    scopes: Sequence[Scope]
+    scopes: Ragged
     cluster: Ints  #: index among all clusters, or -1
     link_hub: Ints
     link_cluster: Ints
     link_edge: Ints
-    numbers: Floats | None = None  #: total counting numbers, where they are not Bethe's
+    link_axes: Ragged  #: axes of the hub's variables in the scope of the link's cluster
+    numbers: Floats | None = None  #: total counting numbers, NaN where they are Bethe's; None: everywhere
 
 
 def chain_graph(cardinalities: Sequence[int]) -> ClusterGraph:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
 from bactrian.arrays import Floats
-from bactrian.graphs.graph import ClusterGraph, Domain, Edge, Scope, SepsetHubs
+from bactrian.graphs.graph import ClusterGraph, Domain, Edge, GraphHubs, Scope
 
 #: How often at most a raised number subtracts an intersection, as part of the clusters around it: half makes pairwise
 #: entropies concave. Chosen with the rounds of :mod:`bactrian.margins.problem`: with 2/3 and more these may not
@@ -62,18 +62,13 @@ class RegionGraph(ClusterGraph):
         hubs = len(self.all_clusters) - len(self.clusters)
         return f"RegionGraph({self.n_variables} variables, {len(self.clusters)} clusters, {hubs} intersections)"
 
-    def sepset_hubs(self) -> SepsetHubs:
+    def hubs(self) -> GraphHubs:
         """The intersections, one link for each cluster around them."""
-        n = len(self.clusters)
-        ends = np.array([(hub - n, i) for i, hub, _ in self.edges], dtype=np.int64).reshape(-1, 2)
-        return SepsetHubs(
-            scopes=self.all_clusters[n:],
-            cluster=n + np.arange(self.n_appended),
-            link_hub=ends[:, 0],
-            link_cluster=ends[:, 1],
-            link_edge=np.arange(len(ends)),
-            numbers=self.counting_numbers,
-        )
+        n, n_hubs = len(self.clusters), self.n_appended
+        hubs = self._sepset_hubs(self.all_clusters[n:], [(hub - n, i) for i, hub, _ in self.edges])
+        numbers = np.full(hubs.cluster.size, np.nan)
+        hubs.cluster[:n_hubs], numbers[:n_hubs] = n + np.arange(n_hubs), self.counting_numbers
+        return hubs._replace(link_edge=np.arange(len(self.edges)), numbers=numbers)
 
 
 def region_graph(cardinalities: Sequence[int] | NDArray[np.integer], clusters: Iterable[Sequence[int]]) -> RegionGraph:

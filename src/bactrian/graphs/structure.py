@@ -10,7 +10,7 @@ from typing import NoReturn
 import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
-from bactrian.graphs.graph import ClusterGraph, SepsetHubs
+from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.ragged import Ragged, pointer, shifted
 
 Scopes = tuple[Ints, list[tuple[int, ...]], list[tuple[int, ...]]]
@@ -150,69 +150,43 @@ class GraphStructure:
 
 def structure_of(graphs: Sequence[ClusterGraph]) -> GraphStructure:
     """The structure of graphs, one per instance."""
+    own = [graph.hubs() for graph in graphs]
     variables = pointer([graph.n_variables for graph in graphs])
     given = pointer([len(graph.clusters) for graph in graphs])
-    bethe = np.array([graph.is_bethe for graph in graphs], dtype=bool)
-    sepsets = {m: graph.sepset_hubs() for m, graph in enumerate(graphs) if not graph.is_bethe}
-    own_hubs = [_hubs(graph, sepsets.get(m)) for m, graph in enumerate(graphs)]
-    hubs = pointer([index.size for _, index in own_hubs])
-    hub_cluster = np.concatenate([np.zeros(0, dtype=np.int64), *(index for _, index in own_hubs)])
-    hub_scopes = Ragged.joined([own for own, _ in own_hubs], variables)
+    hubs = pointer([part.cluster.size for part in own])
+    hub_cluster = _joined([part.cluster for part in own])
     instance_of_hub = np.repeat(np.arange(len(graphs)), np.diff(hubs))
     hub_given = (hub_cluster >= 0) & (hub_cluster < np.diff(given)[instance_of_hub])
 
+    # Clusters that are hubs have no tables of their own.
     is_table = np.ones(given[-1], dtype=bool)
     is_table[given[instance_of_hub[hub_given]] + hub_cluster[hub_given]] = False
+    table_of_cluster = np.cumsum(is_table) - 1
     scopes = Ragged.joined([graph.scopes for graph in graphs], variables)
-    table_scopes = scopes.take(np.flatnonzero(is_table))
     instance = np.repeat(np.arange(len(graphs)), np.diff(given))[is_table]
-
-    # On a Bethe graph a variable is a hub, and each place of a scope a link to it.
-    cluster, axis = table_scopes.row_of_value, table_scopes.places
-    of_place = instance[cluster]
-    by_variable = bethe[of_place]
-    link_hub = (table_scopes.values + (hubs - variables)[of_place])[by_variable]
-    link_cluster, axes = cluster[by_variable], Ragged.singles(axis[by_variable])
-    if sepsets:
-        number = np.cumsum(is_table) - 1
-        more_hubs = shifted([own.link_hub for own in sepsets.values()], hubs[list(sepsets)])
-        more = number[shifted([own.link_cluster for own in sepsets.values()], given[list(sepsets)])]
-        shared = hub_scopes.take(more_hubs)
-        keys = cluster * variables[-1] + table_scopes.values
-        order = np.argsort(keys)
-        wanted = more[shared.row_of_value] * variables[-1] + shared.values
-        places = axis[order[np.searchsorted(keys, wanted, sorter=order)]]
-        link_hub, link_cluster = np.concatenate([link_hub, more_hubs]), np.concatenate([link_cluster, more])
-        axes = Ragged.joined([axes, Ragged(shared.bounds, places)], [0, 0])
-    order = np.argsort(link_hub, kind="stable")
-    link_hub = link_hub[order]
-    of_link = instance_of_hub[link_hub]
-    link_edge = np.arange(link_hub.size) - np.searchsorted(link_hub, hubs)[of_link]
-    numbers = None
-    if sepsets:
-        link_edge[~bethe[of_link]] = np.concatenate([own.link_edge for own in sepsets.values()])
-        if any(own.numbers is not None for own in sepsets.values()):
-            numbers = np.full(hub_cluster.size, np.nan)
-            for m, own in sepsets.items():
-                if own.numbers is not None:
-                    numbers[hubs[m] : hubs[m] + own.numbers.size] = own.numbers
+    numbers = [np.full(part.cluster.size, np.nan) if part.numbers is None else part.numbers for part in own]
+    explicit = np.array([not graph.is_bethe for graph in graphs], dtype=bool)
     return GraphStructure(
         instance_variables=variables,
         instance_hubs=hubs,
         instance_clusters=pointer(np.bincount(instance, minlength=len(graphs))),
-        cardinalities=np.concatenate([np.zeros(0, dtype=np.int64), *(graph.cardinalities for graph in graphs)]),
-        hub_scopes=hub_scopes,
+        cardinalities=_joined([graph.cardinalities for graph in graphs]),
+        hub_scopes=Ragged.joined([part.scopes for part in own], variables),
         hub_cluster=hub_cluster,
         hub_given=hub_given,
-        link_hub=link_hub,
-        link_cluster=link_cluster[order],
-        link_edge=link_edge,
-        link_axes=axes.take(order),
-        table_scopes=table_scopes,
+        link_hub=shifted([part.link_hub for part in own], hubs),
+        link_cluster=table_of_cluster[shifted([part.link_cluster for part in own], given)],
+        link_edge=_joined([part.link_edge for part in own]),
+        link_axes=Ragged.joined([part.link_axes for part in own], np.zeros(len(own), dtype=np.int64)),
+        table_scopes=scopes.take(np.flatnonzero(is_table)),
         cluster_given=np.flatnonzero(is_table) - given[instance],
-        hub_numbers=numbers,
-        explicit=~bethe if sepsets else None,
+        hub_numbers=None if all(part.numbers is None for part in own) else np.concatenate(numbers),
+        explicit=explicit if explicit.any() else None,
     )
+
+
+def _joined(parts: Sequence[Ints]) -> Ints:
+    return np.concatenate([np.zeros(0, dtype=np.int64), *parts])
 
 
 def structure_of_scopes(instance: Ints, n_instances: int, sizes: Ints, scopes: Ragged) -> GraphStructure:
@@ -246,12 +220,3 @@ def structure_of_scopes(instance: Ints, n_instances: int, sizes: Ints, scopes: R
 def no_structure() -> NoReturn:
     """In place of a structure that is not kept: of data in files, and of conditionals, whose arrays are many."""
     raise NotImplementedError("this data keeps no scopes")
-
-
-def _hubs(graph: ClusterGraph, sepsets: SepsetHubs | None) -> tuple[Ragged, Ints]:
-    """Scopes of a graph's hubs, and their indices among its clusters; variables in no cluster come last."""
-    if sepsets is None:
-        return Ragged.singles(np.arange(graph.n_variables)), graph.hub_of_variable
-    free = np.setdiff1d(np.arange(graph.n_variables), graph.scopes.values)
-    rows = Ragged.joined([Ragged.of(sepsets.scopes), Ragged.singles(free)], [0, 0])
-    return rows, np.concatenate([sepsets.cluster, np.full(free.size, -1, dtype=np.int64)])

@@ -148,7 +148,7 @@ class RegionDual:
         self.cells = self._start_of_cells(problem)
         self._given = self.cells.constant[: self._n].copy()
         self.any_exact = bool((self.cells.kind == EXACT).any())
-        numbers = np.asarray(graph.sepset_hubs().numbers)
+        numbers = np.asarray(graph.hubs().numbers)[: graph.n_appended]
         self._kept = np.maximum(numbers, 0.0)
         states = np.diff(layout.hub_offset)
         self.linearised = np.repeat(self._kept - numbers, states) * hub_possible
