@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -106,11 +107,15 @@ def one_graph(seed: int) -> tuple[bt.GraphData, list[bt.Instance]]:
     return packed, by_hand
 
 
+@cache
+def plain_weights(method: str) -> Any:
+    return plain_problem(one_graph(3)[1], prior_variance=1.0, **FRAME[method]).learn()[0]
+
+
 @pytest.mark.parametrize("method", FRAME)
 @pytest.mark.parametrize("engine", ["memory", "files", "torch"])
 def test_every_engine_is_plain(method: str, engine: str, tmp_path: Path) -> None:
-    packed, by_hand = one_graph(3)
-    weights, _, _ = plain_problem(by_hand, prior_variance=1.0, **FRAME[method]).learn()
+    packed, weights = one_graph(3)[0], plain_weights(method)
     if engine == "torch":
         pytest.importorskip("torch")
         import bactrian.torch

@@ -116,7 +116,7 @@ def test_charts_have_six_lines_and_a_key_beside_them():
     )
     text = render_report(Comparison("Many", "", METRICS, entries))
     assert text.count("<polyline points") - text.count('viewBox="0 0 30 10"') == 6
-    assert "not drawn: learner 2, learner 1, learner 0" in text_of(Page(text))
+    assert "not shown: learner 2, learner 1, learner 0" in text_of(Page(text))
     made = render_report(made_up())
     assert made.count('<ul class="keys"') == 2
 
