@@ -21,10 +21,6 @@ _SOON = 0.1  #: seconds after which an interrupt that was dropped is raised agai
 _COMPILER = "numba"  #: the package inside which none is raised; LLVM is called by it alone
 
 
-def _not_later() -> bool:
-    return False
-
-
 def _caller_of_compiler(frame: FrameType | None) -> FrameType | None:
     """The frame that called Numba or LLVM, if one of them is at work."""
     caller = None
@@ -36,7 +32,7 @@ def _caller_of_compiler(frame: FrameType | None) -> FrameType | None:
 
 
 @contextmanager
-def interrupts(later: Callable[[], bool] = _not_later, numbers: Sequence[int] = (signal.SIGINT,)) -> Iterator[None]:
+def interrupts(later: Callable[[], bool] = lambda: False, numbers: Sequence[int] = (signal.SIGINT,)) -> Iterator[None]:
     """Raise KeyboardInterrupt on these signals, unless ``later`` returns True and handles them itself.
 
     Those that the process ignores stay ignored.
