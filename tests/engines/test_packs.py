@@ -21,9 +21,9 @@ import bactrian as bt
 from bactrian.engines.files import PackedFolder
 from bactrian.experiments.announcements.generator import make_announcements
 from bactrian.runs.folders import RunFolder
+from bactrian.runs.packs import estimator_of_pack, write_pack
 from bactrian.runs.run_data import read_data
 from bactrian.runs.settings import RunSettings, with_defaults
-from bactrian.runs.training import estimator_of_pack, write_pack
 from bactrian.text import parse_seminar, write_columns
 
 METHODS = {

@@ -13,8 +13,8 @@ import bactrian as bt
 from bactrian.estimators.auto_prior import Trial, chosen_prior, sampled
 from bactrian.graphs.graph_data import GraphData
 from bactrian.parallel.threads import Deadline, Workers
+from bactrian.runs.packs import estimator_of_pack, write_pack
 from bactrian.runs.settings import RunSettings, with_defaults
-from bactrian.runs.training import estimator_of_pack, write_pack
 
 
 def graphs(n: int = 6, *, edge_inputs: bool = False, tables: Any = "full", unknown: bool = False) -> GraphData:

@@ -73,7 +73,7 @@ def predict_command(
     with bad_input(options=named("input.encoding", "--encoding")):
         from bactrian.runs.fitted_run import FittedRun
         from bactrian.runs.folders import RunFolder
-        from bactrian.runs.text_files import TEXT_FORMATS
+        from bactrian.runs.texts import TEXT_FORMATS
 
         fitted = FittedRun.load(RunFolder(folder), encoding)
         if encoding is not None and not fitted.settings.is_text:
@@ -98,7 +98,7 @@ def _text_lines(
     run: FittedRun, files: list[Path], form: str | None, to: str | None, probabilities: bool, known: bool
 ) -> Iterator[str]:
     from bactrian.runs.settings import files_of
-    from bactrian.runs.text_files import read_documents
+    from bactrian.runs.texts import read_documents
     from bactrian.text import find_entities, guess_scheme, json_line, prediction_lines, tagged_text
 
     entities = guess_scheme(run.classes) is not None
@@ -157,7 +157,7 @@ def _separator(path: Path, run: FittedRun) -> str:
 
 def _form(path: Path, run: FittedRun) -> str:
     """How a file is read, with a warning unless its name tells."""
-    from bactrian.runs.text_files import guess_form
+    from bactrian.runs.texts import guess_form
 
     if path.suffix.lower() in _COLUMN_SUFFIXES:
         return "columns"

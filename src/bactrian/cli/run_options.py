@@ -257,7 +257,7 @@ def _placed(files: dict[str, Any], beside: Path) -> dict[str, Any]:
 
 def _of_pack(values: dict[str, Any]) -> dict[str, Any]:
     from bactrian.runs.folders import RunFolder
-    from bactrian.runs.training import is_pack
+    from bactrian.runs.packs import is_pack
 
     train = values["train"]
     paths = [train] if isinstance(train, str) else list(train)

@@ -235,8 +235,8 @@ def pack_command(
     """
     given = GivenOptions.of(options, DATA_OPTIONS)
     with bad_input(options=given.in_words), progress_bar("packing") as show:
+        from bactrian.runs.packs import write_pack
         from bactrian.runs.settings import RunSettings, with_defaults
-        from bactrian.runs.training import write_pack
 
         values = merged_settings(train, given, config)
         values.pop("output", None)

@@ -14,8 +14,7 @@ from bactrian.arrays import check_minus_one
 from bactrian.estimators.labels import known_labels
 from bactrian.runs.graph_files import LabelledGraph, read_graphs
 from bactrian.runs.settings import RunSettings, files_of
-from bactrian.runs.tag_reading import check_written, say_reading, tag_reading
-from bactrian.runs.text_files import read_documents
+from bactrian.runs.texts import check_written, read_documents, say_reading, tag_reading
 from bactrian.text.documents import Document
 
 
