@@ -68,7 +68,8 @@ def predict_command(
     """Tag raw text, files of columns, or graphs.
 
     Documents are read, tagged and written one by one. JSON has one line per document: its name, its text, and the
-    entities with type, start and stop in characters. For graphs, each line of JSON has the labels of the nodes.
+    entities with type, start and stop in characters. Columns and scores have tags in the scheme of the run (BIO unless
+    trained with --scheme), whatever the scheme of the file. For graphs, each line of JSON has the labels of the nodes.
     """
     with bad_input(options=named("input.encoding", "--encoding")):
         from bactrian.runs.fitted_run import FittedRun

@@ -15,7 +15,7 @@ of learning that gives the learned beliefs exactly, and elsewhere each step has 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,11 +23,10 @@ import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.camel import SHORTHAND, Camel
-from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import Carving, carve
-from bactrian.camel.prior import Prior
 from bactrian.camel.run import Settings
 from bactrian.engines.memory import MemoryPart
+from bactrian.engines.numba.schedules import CONVERGED
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.ragged import pointer, ranges
@@ -67,11 +66,11 @@ def attained(data: PackedData, learner: Any, solution: Solution, settings: Setti
         return None
     if not carving.relinearises and not _is_likelihood(learner):
         return 1.0
-    probe = _ColdProbe(data, carving.whole, solution.weights, context)
-    if probe.nothing_looped or (solution.converged and probe.is_contraction()):
+    probe = _cold_probe(data, carving.whole, solution.weights, context)
+    if probe is None or (solution.converged and probe.is_contraction()):
         return 1.0
     learned = _learned_beliefs(data, carving, solution, context)
-    return None if learned is None else 1.0 - probe.distance(probe.run(), learned)
+    return None if learned is None else 1.0 - probe.distance(probe.run()[0], learned)
 
 
 def moments_attained(data: PackedData, weights: Floats, context: Context) -> float:
@@ -81,12 +80,10 @@ def moments_attained(data: PackedData, weights: Floats, context: Context) -> flo
     """
     if data.layout.instance_is_tree.all():
         return 1.0
-    dual = Dual(data, carve(data, "bethe").whole, Prior.of(None, 0.0), context)
-    settle(dual.part, weights, "residual", tolerance=_TOLERANCE, max_sweeps=_SWEEPS, tame=False)
-    dual.part.pass_messages()
-    expected = dual.part.summary().moments
-    scale = np.maximum(np.abs(dual.empirical), np.abs(expected)).max(initial=1.0)
-    return max(0.0, 1.0 - float(np.abs(expected - dual.empirical).max(initial=0.0) / scale))
+    probe = Probe(MemoryPart(data, carve(data, "bethe").whole, context), weights[None], "residual")
+    probe.run()
+    observed, expected, scale = probe.moments()
+    return max(0.0, 1.0 - float(np.abs(expected - observed).max(initial=0.0) / scale))
 
 
 def depends_on_start(
@@ -133,16 +130,16 @@ def follow(data: PackedData, learner: Any, solution: Solution, settings: Setting
     if not can_follow(learner) or solution.status is Status.STOPPED or context.deadline.has_passed:
         return solution
     bethe = carve(data, "bethe")
-    probe = _ColdProbe(data, bethe.whole, solution.weights, context)
-    if probe.nothing_looped or not bethe.relinearises or (solution.converged and probe.is_contraction()):
+    probe = _cold_probe(data, bethe.whole, solution.weights, context)
+    if probe is None or not bethe.relinearises or (solution.converged and probe.is_contraction()):
         return replace(solution, attained=1.0)
     carving = _carving(data, learner, context)
     learned = None if carving is None else _learned_beliefs(data, carving, solution, context)
     if learned is not None and (solution.attained is None or solution.attained >= 1.0 - APART):
-        starts: list[int | None] = [*probe.favoured_states()] or [None]
-        first = probe.run(starts[0])
+        start, *others_of = _starts(data)
+        first, _ = probe.run(start)
         reached = 1.0 - probe.distance(first, learned)
-        others = (probe.run(state) for state in starts[1:])
+        others = (probe.run(other)[0] for other in others_of)
         if reached >= 1.0 - APART and all(probe.distance(first, other) <= SAME for other in others):
             return replace(solution, attained=reached)
     return _followed(data, solution, settings, context)
@@ -221,46 +218,78 @@ def _learned_beliefs(data: PackedData, carving: Carving, solution: Solution, con
     return messages.hub_beliefs()
 
 
-class _ColdProbe:
-    """Cold message passing at fixed weights, on the first instances with loops."""
+class Probe:
+    """Message passing at fixed weights, or along a path of them, from any start; some instances may be skipped."""
 
-    def __init__(self, data: PackedData, carving: Carving, weights: Floats, context: Context) -> None:
-        layout = data.layout
-        self.data, self.weights, self.messages = data, weights, MemoryPart(data, carving, context)
-        bounds = layout.hub_offset[layout.instance_hubs]
-        looped = ~layout.instance_is_tree
-        sizes = np.where(looped, np.diff(bounds), 0)
-        self.seen: Bools = looped & (pointer(sizes)[:-1] < _SAMPLE)
-        self.nothing_looped = not self.seen.any()
-        bethe = carve(data, "bethe").whole
-        self.is_bethe = bool(np.array_equal(carving.hub, bethe.hub) and np.array_equal(carving.cluster, bethe.cluster))
+    def __init__(
+        self,
+        part: MemoryPart,
+        path: Sequence[Floats] | Floats,
+        schedule: str = "sequential",
+        *,
+        is_bethe: bool = True,
+        tolerance: float = _TOLERANCE,
+        max_sweeps: int = _SWEEPS,
+        skipped: Bools | None = None,
+        relinearise: Callable[[], float] | None = None,
+    ) -> None:
+        self.part, self.data, self.path, self.schedule, self.is_bethe = part, part.data, path, schedule, is_bethe
+        self.tolerance, self.max_sweeps, self.skipped, self.relinearise = tolerance, max_sweeps, skipped, relinearise
 
-    def run(self, favoured: int | None = None) -> Floats:
-        """(n_hub_states,) beliefs from messages that say nothing, or that favour a state everywhere."""
-        messages = self.messages
-        messages.multipliers[:] = 0.0 if favoured is None else favouring(self.data.layout.link_offset, favoured)
-        # Fixed points are the same under every schedule, and sweeps find one in a quarter of the time of residuals.
-        settle(
-            messages, self.weights, "sequential", tolerance=_TOLERANCE, max_sweeps=_SWEEPS, tame=not self.is_bethe,
-            skipped=~self.seen,
-        )  # fmt: skip
-        return messages.hub_beliefs()
+    def run(self, start: Floats | float = 0.0, max_sweeps: int | None = None) -> tuple[Floats, Bools]:
+        """(n_hub_states,) beliefs, and which instances converged; 0 starts from messages that say nothing."""
+        part = self.part
+        part.multipliers[:], part.linearisation[:] = start, 0.0
+        converged = np.ones(self.data.layout.n_instances, dtype=np.bool_)
+        for step, weights in enumerate(self.path):
+            if step and self.relinearise is not None:
+                self.relinearise()
+            progress = settle(
+                part, weights, self.schedule, tolerance=self.tolerance, max_sweeps=max_sweeps or self.max_sweeps,
+                tame=not self.is_bethe, skipped=self.skipped,
+            )  # fmt: skip
+            part.pass_messages()
+            converged &= progress.status == CONVERGED
+        return part.hub_beliefs(), converged
+
+    def moments(self) -> tuple[Floats, Floats, float]:
+        """Those of the data, those at the last beliefs, and the largest of both, or 1."""
+        observed, expected = self.data.empirical, self.part.summary().moments
+        assert observed is not None
+        return observed, expected, float(np.maximum(np.abs(observed), np.abs(expected)).max(initial=1.0))
 
     def is_contraction(self) -> bool:
         """Whether belief propagation is known to have one fixed point, without a run."""
-        self.messages.set_weights(self.weights)
-        return self.is_bethe and contracts(self.messages)
-
-    def favoured_states(self) -> list[int]:
-        """States that messages may favour to find other fixed points: the most frequent, where there are several."""
-        within = np.arange(self.data.layout.n_hub_states) - self.data.layout.hub_offset[self.data.hub_of_state]
-        counts = np.bincount(within, weights=self.data.hub_truth)
-        frequent = np.argsort(-counts, kind="stable")[: min(_STARTS, int((counts > 0.0).sum()))].tolist()
-        return frequent if len(frequent) > 1 else []
+        self.part.set_weights(self.path[-1])
+        return self.is_bethe and contracts(self.part)
 
     def distance(self, a: Floats, b: Floats) -> float:
-        """Mean total variation over the variables of the instances that were looked at."""
+        """Mean total variation of beliefs over the variables of the instances that are not skipped."""
         layout = self.data.layout
         apart = np.bincount(self.data.hub_of_state, weights=0.5 * np.abs(a - b), minlength=layout.n_hubs)
-        seen = np.repeat(self.seen, np.diff(layout.instance_hubs))
-        return float(np.nan_to_num(apart[seen], nan=1.0).mean())
+        apart = apart if self.skipped is None else apart[np.repeat(~self.skipped, np.diff(layout.instance_hubs))]
+        return float(np.nan_to_num(apart, nan=1.0).mean())
+
+
+def _cold_probe(data: PackedData, carving: Carving, weights: Floats, context: Context) -> Probe | None:
+    """A probe of the first instances with loops; None where no instance has any.
+
+    Fixed points are the same under every schedule, and sweeps find one in a quarter of the time of residuals.
+    """
+    layout = data.layout
+    looped = ~layout.instance_is_tree
+    sizes = np.where(looped, np.diff(layout.hub_offset[layout.instance_hubs]), 0)
+    skipped = ~looped | (pointer(sizes)[:-1] >= _SAMPLE)
+    if skipped.all():
+        return None
+    bethe = carve(data, "bethe").whole
+    is_bethe = bool(np.array_equal(carving.hub, bethe.hub) and np.array_equal(carving.cluster, bethe.cluster))
+    return Probe(MemoryPart(data, carving, context), weights[None], is_bethe=is_bethe, skipped=skipped)
+
+
+def _starts(data: PackedData) -> list[Floats | float]:
+    """Messages that favour a state everywhere, the most frequent ones, where there are several; else cold ones."""
+    within = np.arange(data.layout.n_hub_states) - data.layout.hub_offset[data.hub_of_state]
+    counts = np.bincount(within, weights=data.hub_truth)
+    frequent = np.argsort(-counts, kind="stable")[: min(_STARTS, int((counts > 0.0).sum()))].tolist()
+    return [favouring(data.layout.link_offset, state) for state in frequent] if len(frequent) > 1 else [0.0]

@@ -16,18 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from bactrian.arrays import Bools, Floats
+from bactrian.arrays import Floats
 from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import Carving, CountingNumbers, carve, concave_numbers
 from bactrian.camel.linearisation import Linearisation
 from bactrian.camel.prior import Prior
-from bactrian.engines.numba.schedules import CONVERGED
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import pack
 from bactrian.inference.infer import graph_marginals
-from bactrian.inference.propagation import settle
-from bactrian.learners.agreement import favouring
+from bactrian.learners.agreement import Probe, favouring
 from bactrian.learners.findings import (
     Diagnosis,
     Found,
@@ -126,7 +124,12 @@ def diagnose(
         raise ValueError(f"solution must have {packed.n_weights} weights, found shape {weights.shape}")
     prior = Prior.of(prior_variance, l1).checked_for(packed.n_weights)
     carving = _numbers(packed, inference, counting_numbers)
-    probe = _Probe(packed, carving, prior, weights, inference, n_threads, path)
+    dual = Dual(packed, carving, prior, Context(Workers(n_threads)))
+    probe = Probe(
+        dual.part, weights[None] if path is None else path, "residual" if inference == "rbp" else "sequential",
+        is_bethe=inference in ("bp", "rbp"), tolerance=_TOLERANCE, max_sweeps=_SWEEPS,
+        relinearise=Linearisation(dual).update,
+    )  # fmt: skip
     found = Found()
     if isinstance(solution, Solution) and not solution.converged:
         found.add(
@@ -137,12 +140,12 @@ def diagnose(
             {"moment_gap": solution.moment_gap},
         )
     _look_at_inference(probe, solution, restarts, seed, found)
-    residuals = _look_at_moments(probe, found)
+    residuals = _look_at_moments(probe, prior, found)
     if prior.leaves_free:
         look_at_unseen(data, packed, weights, label_names, found)
     if isinstance(data, GraphData) and data.labels is not None:
         look_at_pairs(data, prior, label_names, found)
-        look_without_edges(data, weights, probe.dual.part.hub_beliefs(), found)
+        look_without_edges(data, weights, probe.part.hub_beliefs(), found)
         look_at_neighbours(data, prior, seed, n_threads, found)
     if predict is not None:
         options: dict[str, Any] = {} if inference != "convex" else {"counting_numbers": counting_numbers}
@@ -163,89 +166,51 @@ def _numbers(data: PackedData, inference: str, given: CountingNumbers | str | No
     return carve(data, inference if inference in ("trw", "convex") else "bethe").whole
 
 
-class _Probe:
-    """Message passing at fixed weights from any start, or along a path of weights."""
-
-    def __init__(
-        self,
-        data: PackedData,
-        carving: Carving,
-        prior: Prior,
-        weights: Floats,
-        inference: str,
-        n_threads: int | None,
-        path: Floats | None,
-    ) -> None:
-        self.context = Context(Workers(n_threads))
-        self.dual = Dual(data, carving, prior, self.context)
-        self.weights, self.data, self.prior = weights, data, prior
-        self.path = weights[None] if path is None else path
-        self.linearisation = Linearisation(self.dual)
-        self.bethe = inference in ("bp", "rbp")
-        self.schedule = "residual" if inference == "rbp" else "sequential"
-
-    def run(self, start: Floats | None, sweeps: int = _SWEEPS) -> tuple[Floats, Bools]:
-        """Beliefs of all hub states, and which instances converged."""
-        part = self.dual.part
-        part.multipliers[:] = 0.0 if start is None else start
-        part.linearisation[:] = 0.0
-        converged = np.ones(self.data.layout.n_instances, dtype=np.bool_)
-        for step, weights in enumerate(self.path):
-            if step:
-                self.linearisation.update()
-            progress = settle(
-                part, weights, self.schedule, tolerance=_TOLERANCE, max_sweeps=sweeps, tame=not self.bethe
-            )
-            part.pass_messages()
-            converged &= progress.status == CONVERGED
-        return part.hub_beliefs(), converged
-
-    def per_instance(self, difference: Floats) -> Floats:
-        """Largest entry of each instance, of something per hub state."""
-        layout = self.data.layout
-        bounds = layout.hub_offset[layout.instance_hubs]
-        return np.array([difference[a:b].max(initial=0.0) for a, b in itertools.pairwise(bounds.tolist())])
+def _by_instance(data: PackedData, difference: Floats) -> Floats:
+    """Largest entry of each instance, of something per hub state."""
+    bounds = data.layout.hub_offset[data.layout.instance_hubs]
+    return np.array([difference[a:b].max(initial=0.0) for a, b in itertools.pairwise(bounds.tolist())])
 
 
-def _look_at_inference(probe: _Probe, solution: Any, restarts: int, seed: int, found: Found) -> None:
+def _look_at_inference(probe: Probe, solution: Any, restarts: int, seed: int, found: Found) -> None:
     """Whether messages converge, stay where learning left them, and end at one place from whatever start."""
     n = probe.data.layout.n_instances
     looped = bool((~probe.data.layout.instance_is_tree).any())
-    if probe.bethe and looped:
+    if probe.is_bethe and looped:
         _look_at_stability(probe, solution, seed, found)
         _look_for_others(probe, restarts, seed, found)
-    beliefs, converged = probe.run(None)  # last, so that its beliefs are those that the moments are taken from
+    beliefs, converged = probe.run()  # last, so that its beliefs are those that the moments are taken from
     failed = int((~converged).sum())
     found.figures["not_converged"] = failed / n
     if failed:
-        further, _ = probe.run(probe.dual.part.multipliers.copy(), _FURTHER_SWEEPS)
-        moving = float(probe.per_instance(np.abs(further - beliefs))[~converged].max())
+        further, _ = probe.run(probe.part.multipliers.copy(), _FURTHER_SWEEPS)
+        moving = float(_by_instance(probe.data, np.abs(further - beliefs))[~converged].max())
         found.figures["still_moving"] = moving
         found.add(
             "not-converged",
             "serious" if moving > _SETTLED else "warning",
             f"inference does not converge at the learned weights on {failed} of {n} instances (marginals still move "
             f"by up to {moving:.2g})",
-            f"{_CONCAVE_ADVICE}, or use a smaller prior_variance" if probe.bethe else "raise max_iterations",
+            f"{_CONCAVE_ADVICE}, or use a smaller prior_variance" if probe.is_bethe else "raise max_iterations",
             {"part": failed / n, "moving": moving},
         )
         found.findings.insert(0, found.findings.pop())  # before what may follow from it
 
 
-def _look_at_stability(probe: _Probe, solution: Any, seed: int, found: Found) -> None:
+def _look_at_stability(probe: Probe, solution: Any, seed: int, found: Found) -> None:
     """Whether belief propagation stays at the learned messages, nudged a little."""
     state = solution.state if isinstance(solution, Solution) else None
-    if state is None or state.multipliers.size != probe.dual.part.multipliers.size:
+    if state is None or state.multipliers.size != probe.part.multipliers.size:
         return
-    probe.dual.part.multipliers[:] = state.multipliers
-    probe.dual.part.set_weights(probe.weights)
-    probe.dual.part.pass_messages()
-    if float(probe.dual.part.beliefs.violation.max(initial=0.0)) > _APART:
+    probe.part.multipliers[:] = state.multipliers
+    probe.part.set_weights(probe.path[-1])
+    probe.part.pass_messages()
+    if float(probe.part.beliefs.violation.max(initial=0.0)) > _APART:
         return  # no fixed point was learned: the messages belong to another entropy, or to none
-    learned = probe.dual.part.hub_beliefs()
+    learned = probe.part.hub_beliefs()
     nudge = np.random.default_rng(seed).normal(scale=1e-2, size=state.multipliers.size)
     beliefs, _ = probe.run(np.where(np.isfinite(state.multipliers), state.multipliers + nudge, state.multipliers))
-    moved = probe.per_instance(np.abs(beliefs - learned))
+    moved = _by_instance(probe.data, np.abs(beliefs - learned))
     found.figures["moved"] = float(moved.max(initial=0.0))
     left = int((moved > _APART).sum())
     if left:
@@ -259,14 +224,14 @@ def _look_at_stability(probe: _Probe, solution: Any, seed: int, found: Found) ->
         )
 
 
-def _look_for_others(probe: _Probe, restarts: int, seed: int, found: Found) -> None:
+def _look_for_others(probe: Probe, restarts: int, seed: int, found: Found) -> None:
     """Whether other starts lead to other fixed points."""
-    reference, converged = probe.run(None)
+    reference, converged = probe.run()
     rng = np.random.default_rng(seed)
     apart = np.zeros(probe.data.layout.n_instances)
     for r in range(restarts):
         beliefs, also = probe.run(_start(probe.data, r, rng))
-        distance = probe.per_instance(np.abs(beliefs - reference))
+        distance = _by_instance(probe.data, np.abs(beliefs - reference))
         apart = np.maximum(apart, np.where(converged & also, distance, 0.0))
     found.figures["apart"] = float(apart.max(initial=0.0))
     several = int((apart > _APART).sum())
@@ -291,16 +256,14 @@ def _start(data: PackedData, number: int, rng: np.random.Generator) -> Floats:
     return favouring(layout.link_offset, (number - number // 3) % np.repeat(sizes, sizes)) + 0.1 * noise
 
 
-def _look_at_moments(probe: _Probe, found: Found) -> list[tuple[int, float, float, float]]:
+def _look_at_moments(probe: Probe, prior: Prior, found: Found) -> list[tuple[int, float, float, float]]:
     """Compare E[f] under inference from the usual start with the data, in parts of what each moment counts.
 
     Returns weight, observed and expected moment and gap of those that are furthest off.
     """
-    dual = probe.dual
-    expected = dual.part.summary().moments
-    gradient = expected - dual.empirical + probe.prior.precision * probe.weights
-    gap = np.abs(pseudo_gradient(probe.weights, gradient, probe.prior.l1))
-    scale = np.maximum(np.abs(dual.empirical), np.abs(expected)).max(initial=1.0)
+    (observed, expected, scale), weights = probe.moments(), probe.path[-1]
+    gradient = expected - observed + prior.precision * weights
+    gap = np.abs(pseudo_gradient(weights, gradient, prior.l1))
     worst = float(gap.max(initial=0.0) / scale)
     found.figures["moment_gap"] = worst
     if worst > _GAP:
@@ -313,4 +276,4 @@ def _look_at_moments(probe: _Probe, found: Found) -> list[tuple[int, float, floa
             {"gap": worst},
         )
     order = np.argsort(-gap, kind="stable")[:_SHOWN].tolist()
-    return [(k, float(dual.empirical[k]), float(expected[k]), float(gap[k])) for k in order]
+    return [(k, float(observed[k]), float(expected[k]), float(gap[k])) for k in order]

@@ -186,7 +186,6 @@ def learn(
         "verbose": verbose,
     }  # fmt: skip
     packed, learner, settings, context = _prepared(data, method, **options)
-    context = replace(context, callback=with_lines(callback, tolerance, verbose))
     with single_threaded_blas(), context.deadline:
         solution = _with_attained(packed, learner, learner.learn(packed, settings, context), settings, context)
     warn_stopped(solution)
@@ -195,10 +194,7 @@ def learn(
 
 
 def _prepared(data: Any, method: str | Learner, **given: Any) -> tuple[Any, Learner, Settings, Context]:
-    """Packed data and a learner with its settings, everything checked; the clock of ``max_seconds`` starts here.
-
-    ``given`` are options of :func:`learn`, which says what the others are.
-    """
+    """Packed data and a learner with its settings, from options of :func:`learn`; the clock starts here."""
     bound = signature(learn).bind(data, method, **given)
     bound.apply_defaults()
     options = bound.kwargs
@@ -228,7 +224,8 @@ def _prepared(data: Any, method: str | Learner, **given: Any) -> tuple[Any, Lear
     if isinstance(packed, PackedData) and packed.holes is not None:
         learner = Hidden(learner)
     _check_ranks(packed, learner.name, communicator)
-    return packed, learner, settings, Context(Workers(options["n_threads"]), deadline, communicator)
+    lines = with_lines(options["callback"], settings.tolerance, options["verbose"])
+    return packed, learner, settings, Context(Workers(options["n_threads"]), deadline, communicator, callback=lines)
 
 
 def _with_attained(data: Any, learner: Learner, solution: Solution, settings: Settings, context: Context) -> Solution:
@@ -256,8 +253,6 @@ def followed(
     method: str | Learner = "cccp",
     *,
     max_seconds: float | None = None,
-    callback: Callback | None = None,
-    verbose: int = 0,
     **options: Any,
 ) -> Solution:
     """A solution that inference can follow, from one that :func:`learn` found with the same options, or from none yet.
@@ -280,22 +275,19 @@ def followed(
     >>> followed(samples, solution, "cccp").path is None  # a tree: there is nothing to follow
     True
     """
-    given = {"max_seconds": max_seconds, "callback": callback, "verbose": verbose}
-    packed, learner, settings, context = _prepared(data, method, **given, **options)
+    packed, learner, settings, context = _prepared(data, method, max_seconds=max_seconds, **options)
     is_new = solution is None
     if solution is not None:
         context = replace(context, begun=context.begun - solution.seconds)
     with single_threaded_blas(), context.deadline:
         if solution is None:
             share = Deadline(None if max_seconds is None else _SHARE * max_seconds)
-            lines = with_lines(callback, settings.tolerance, verbose)
             with share if can_follow(learner) else nullcontext(context.deadline) as deadline:
-                solution = learner.learn(packed, settings, replace(context, callback=lines, deadline=deadline))
+                solution = learner.learn(packed, settings, replace(context, deadline=deadline))
         if isinstance(learner, PseudoLikelihood):
             found = replace(solution, attained=moments_attained(packed, solution.weights, context))
         elif can_follow(learner):
-            lines = with_lines(callback, settings.tolerance, verbose)
-            found = follow(packed, learner, solution, settings, replace(context, callback=lines))
+            found = follow(packed, learner, solution, settings, context)
         else:
             found = _with_attained(packed, learner, solution, settings, context)
     if isinstance(learner, Hidden):
