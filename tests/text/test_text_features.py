@@ -245,7 +245,7 @@ def test_own_rules_are_checked():
     assert skip_edges(["a", "b", "a"], lambda words: [(2, 0), (0, 2), (1, 0)]).tolist() == [[0, 1], [0, 2]]
     assert skip_edges(["a"], lambda words: []).shape == (0, 2)
     with pytest.raises(
-        ValueError, match=r"what rule returns\[1\] = \(0, 3\) must join two different positions of 0 to 2"
+        ValueError, match=r"what rule returns\[1\] = \(0, 3\) must join two different positions from 0 to 2"
     ):
         skip_edges(["a", "b", "c"], lambda words: [(0, 1), (0, 3)])
     with pytest.raises(ValueError, match=r"= \(1, 1\) must join two different"):

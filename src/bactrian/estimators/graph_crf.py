@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from bactrian.arrays import Arrays, Floats, real_numbers
 from bactrian.errors import ArgumentError, check_choice, check_flag, check_number
 from bactrian.estimators.base import LearnedEstimator
-from bactrian.estimators.graph_arrays import GraphReader, node_weights
+from bactrian.estimators.graph_inputs import GraphReader, node_weights
 from bactrian.estimators.held_out import checked_codes, log_loss
 from bactrian.estimators.labelled_graphs import (
     BLOCKS,

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from bactrian.arrays import Arrays, Floats, Ints, rectangular
 from bactrian.errors import ArgumentError, about, check_choice, check_flag
 from bactrian.estimators.base import LearnedEstimator
-from bactrian.estimators.graph_arrays import GraphReader, StackedGraphs, stack_rows
 from bactrian.estimators.graph_crf import GraphCRF
+from bactrian.estimators.graph_inputs import GraphReader, StackedGraphs, stack_rows
 from bactrian.estimators.labelled_graphs import (
     BLOCKS,
     CONVEX,
@@ -104,9 +104,10 @@ class_weight, inference, inference_options, seed, warm_start, verbose, device
     def encode(self, X: Any, y: Any, sample_weight: Any = None) -> GraphData:
         """The data that :meth:`fit` learns from; see :meth:`GraphCRF.encode`."""
         self.check_params()
-        connectivity, rows = int(self.connectivity), GraphReader((bool(self.fit_intercept), True))
+        connectivity, contrast = int(self.connectivity), self.edge_features is not None
         _check_axes(X, y, _axes(connectivity))
-        reader = GridReader(connectivity, bool(self.by_direction), self.edge_features is not None, rows)
+        intercepts = bool(self.fit_intercept), True
+        reader = GridReader(intercepts, None, None, connectivity, bool(self.by_direction), contrast)
         tyings = (self.tables,) * (connectivity // 2 if self.by_direction else 1)
         codec, data = encode_graphs(self, reader, tyings, X, y, sample_weight)
         self._encoded(codec)
@@ -157,36 +158,20 @@ class_weight, inference, inference_options, seed, warm_start, verbose, device
                 raise ValueError("its scales of contrast are not positive numbers, one per feature")
             if scales is not None and n_edge_features != 1:
                 raise ValueError(f"it has {n_edge_features} edge features, expected one, of contrast")
-            rows = GraphReader(intercepts, n_features, None if scales is not None else n_edge_features)
-            return GridReader(connectivity, n_tables > 1, scales is not None, rows, scales)
+            sizes = n_features, n_edge_features
+            return GridReader(intercepts, *sizes, connectivity, n_tables > 1, scales is not None, scales)
 
         self._hold(GraphCodec.restored(attributes, arrays, self.weights_.size, reader))
 
 
 @dataclass(frozen=True)
-class GridReader:
+class GridReader(GraphReader):
     """Stacks grids as graphs of neighbours."""
 
-    connectivity: int
-    by_direction: bool  #: whether edges of every direction are a type of their own
-    contrast: bool  #: whether their feature is the contrast between their ends
-    rows: GraphReader
+    connectivity: int = 4
+    by_direction: bool = False  #: whether edges of every direction are a type of their own
+    contrast: bool = False  #: whether their feature is the contrast between their ends
     scales: Floats | None = None  #: (n_features,) mean squared differences, the unit of contrast
-
-    @property
-    def intercepts(self) -> tuple[bool, bool]:
-        """Whether nodes, and edges that have features, get one that is 1."""
-        return self.rows.intercepts
-
-    @property
-    def n_features(self) -> int | None:
-        """Features of a node."""
-        return self.rows.n_features
-
-    @property
-    def n_edge_features(self) -> int | None:
-        """Features of an edge, None where edges have none."""
-        return 1 if self.contrast else self.rows.n_edge_features
 
     def read(self, X: Any) -> tuple[Self, StackedGraphs]:
         """The grids, and a reader of others with as many features, in the same units of contrast."""
@@ -201,15 +186,16 @@ class GridReader:
             pairs, directions = neighbours(shapes[-1], self.connectivity)
             graphs.append((grid.reshape(-1, grid.shape[-1]), pairs, own))
             types.append(directions)
-        rows, stacked = self.rows.read(graphs)
-        scales = self.scales
+        given = replace(self, n_edge_features=None) if self.contrast else self
+        reader, stacked = GraphReader.read(given, graphs)
         if self.contrast:
-            features = stacked.inputs[:, : rows.n_features]
-            scales = _scales(features, stacked.edges) if scales is None else scales
+            features = stacked.inputs[:, : reader.n_features]
+            scales = _scales(features, stacked.edges) if self.scales is None else self.scales
             contrast = stack_rows([_contrast(features, stacked.edges, scales)], intercept=True)
+            reader = replace(reader, n_edge_features=1, scales=scales)
             stacked = replace(stacked, edge_inputs=contrast)
         edge_types = np.concatenate(types) if self.by_direction else None
-        return replace(self, rows=rows, scales=scales), replace(stacked, shapes=shapes, edge_types=edge_types)
+        return reader, replace(stacked, shapes=shapes, edge_types=edge_types)
 
 
 def _checked_connectivity(connectivity: Any) -> int:

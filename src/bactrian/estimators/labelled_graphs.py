@@ -14,8 +14,7 @@ from bactrian.arrays import Arrays, check_minus_one, nonnegative_weights
 from bactrian.camel.camel import Camel
 from bactrian.errors import ArgumentError, check_choice, check_count, check_flag, check_number
 from bactrian.estimators.auto_prior import auto_prior
-from bactrian.estimators.graph_arrays import StackedGraphs, is_empty, node_weights, weight_layers
-from bactrian.estimators.graph_inputs import by_node
+from bactrian.estimators.graph_inputs import StackedGraphs, by_node, is_empty, node_weights, weight_layers
 from bactrian.estimators.labelled_nodes import ON_DEVICE, OPTIONS_ON_DEVICE, FittedNodes
 from bactrian.estimators.labels import (
     check_class_weight,
@@ -73,7 +72,7 @@ def check_graph_params(crf: Any) -> None:
 class GraphCodec:
     """What ``encode`` fixes: how graphs are read, their labels and tables, and how much was known."""
 
-    reader: Any  #: a GraphReader, or a GridReader
+    reader: Any  #: a GraphReader
     classes: NDArray[Any]
     tyings: tuple[str, ...]  #: of the table of each edge type
     node_factors: str
