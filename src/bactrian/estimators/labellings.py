@@ -16,8 +16,11 @@ from bactrian.arrays import Floats, Ints, is_unknown
 from bactrian.engines.numba.decoding import n_best_labels
 from bactrian.errors import ArgumentError, check_count
 from bactrian.graphs.graph_data import GraphData
+from bactrian.graphs.inputs import BundledRows
 from bactrian.parallel.threads import Workers, blocks_of_rows
 
+#: What edges are called where they lead to a token, and where they leave one: transitions, then skips.
+_EDGES = ("after", "before"), ("linked to", "linked to")
 #: Tokens, times how many labellings are wanted, below which a block of chains is not worth handing to a thread.
 _LEAST_TOKENS = 100.0
 
@@ -71,33 +74,32 @@ def best_labellings(data: GraphData, weights: Floats, n: int, n_threads: int | N
     return found
 
 
-@dataclass(frozen=True)
-class Words:
-    """What features, labels and edges of a sequence are called."""
-
-    features: Sequence[str]
-    labels: Sequence[Any]
-    kinds: tuple[tuple[str, str], ...] = (("after", "before"), ("linked to", "linked to"))  #: of edges, by direction
-
-
 def reasons(
-    data: GraphData, inputs: Any, weights: Floats, codes: Ints, position: int, swap: tuple[int, int], words: Words
+    data: GraphData,
+    weights: Floats,
+    codes: Ints,
+    position: int,
+    swap: tuple[int, int],
+    features: Sequence[str],
+    labels: Sequence[Any],
 ) -> list[tuple[str, float]]:
     """What each feature and neighbour of a token adds to the score of one label over another, largest first.
 
-    With the other labels as in ``codes``, they add up to log p(labelling) - log p(the same with the other label).
+    ``features`` and ``labels`` are what these are called. With the other labels as in ``codes``, what is added makes
+    log p(labelling) - log p(the same with the other label).
     """
     (label, other), workers = swap, Workers(1)
     nodes = weights[: data.scores.bounds[1]].reshape(-1, data.n_labels)
-    row = sp.coo_array(inputs[[position]])
+    row = data.scores.inputs.rows(np.arange(data.n_nodes) == position)
+    row = sp.coo_array(row.multiplied_out() if isinstance(row, BundledRows) else row)
     gain = row.data * (nodes[row.coords[-1], label] - nodes[row.coords[-1], other])
-    found = [(words.features[i], float(g)) for i, g in zip(row.coords[-1].tolist(), gain, strict=True)]
+    found = [(features[i], float(g)) for i, g in zip(row.coords[-1].tolist(), gain, strict=True)]
     tables = _scores(data, weights, workers)[1]
     for edge in np.flatnonzero((data.edges == position).any(axis=1)).tolist():
         (a, b), table = data.edges[edge].tolist(), tables[data.table_of_edge[edge]]
         later, around = b == position, a if b == position else b
         table = table.T if later else table
-        name = f"{words.kinds[data.edge_types[edge]][not later]} {words.labels[codes[around]]!r} at {around}"
+        name = f"{_EDGES[data.edge_types[edge]][not later]} {labels[codes[around]]!r} at {around}"
         found.append((name, float(table[label, codes[around]] - table[other, codes[around]])))
     return sorted(found, key=lambda entry: -abs(entry[1]))
 

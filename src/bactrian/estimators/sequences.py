@@ -9,7 +9,6 @@ from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 
@@ -35,7 +34,7 @@ from bactrian.estimators.labelled_sequences import (
     fitted_sequences,
     spans_constant,
 )
-from bactrian.estimators.labellings import Labellings, Words, best_labellings, label_code, reasons
+from bactrian.estimators.labellings import Labellings, best_labellings, label_code, reasons
 from bactrian.estimators.labels import Labels, accuracy, listed_labels
 from bactrian.estimators.priors import Fold, graph_folds
 from bactrian.graphs.graph_data import GraphData
@@ -432,12 +431,9 @@ class LinearChainCRF(LearnedEstimator):
         own = codes[position] if label is None else label_code(label, labels, "label")
         rest = np.where(np.arange(len(labels)) == own, -1.0, marginals[position])
         other = int(rest.argmax()) if against is None else label_code(against, labels, "against")
-        edges = EdgesGiven(**given)
-        data = self.codec_.encoded([sequence], edges, self._skips)
-        inputs = data.scores.inputs.rows(np.ones(data.n_nodes, dtype=bool))
-        inputs = inputs if isinstance(inputs, np.ndarray) or sp.issparse(inputs) else inputs.multiplied_out()
-        words = Words([*self.feature_names_, "intercept"], labels)
-        return reasons(data, inputs, self.weights_, codes, int(position), (int(own), other), words)[:n]
+        data = self.codec_.encoded([sequence], EdgesGiven(**given), self._skips)
+        names = [*self.feature_names_, "intercept"]
+        return reasons(data, self.weights_, codes, int(position), (int(own), other), names, labels)[:n]
 
     def score(
         self,
@@ -504,9 +500,7 @@ class LinearChainCRF(LearnedEstimator):
         """The ``n`` features of largest absolute weight, of one label or all: (feature, label, weight)."""
         weights, labels = self.state_weights_, self.classes_.tolist()
         if label is not None:
-            if label not in labels:
-                raise ValueError(f"label must be one of {labels}, found {label!r}")
-            weights = np.where(np.arange(len(labels)) == labels.index(label), weights, 0.0)
+            weights = np.where(np.arange(len(labels)) == label_code(label, labels, "label"), weights, 0.0)
         return largest_weights(weights, self.feature_names_, labels, int(n))
 
     # --- files ---

@@ -44,6 +44,7 @@ where they make no headway.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -85,10 +86,7 @@ class PseudoMoments:
     less on the tolerance, use a learner with a prior.
     """
 
-    @property
-    def name(self) -> str:
-        """The shorthand of this learner."""
-        return "pseudo-moments"
+    name: ClassVar = "pseudo-moments"
 
     def learn(self, data: PackedData, settings: Settings, context: Context) -> Solution:
         """Fit the weights of packed data."""
@@ -167,10 +165,7 @@ class UnifiedScaling:
     mixed with a share ``tolerance`` of uniform ones before they are matched.
     """
 
-    @property
-    def name(self) -> str:
-        """The shorthand of this learner."""
-        return "ups"
+    name: ClassVar = "ups"
 
     def learn(self, data: PackedData, settings: Settings, context: Context) -> Solution:
         """Fit the weights of packed data."""

@@ -15,7 +15,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -106,18 +106,10 @@ def write_columns(
     *,
     separator: str = " ",
 ) -> None:
-    r"""Write documents to a file that :func:`read_columns` reads, replacing what is there in one step.
+    """Write documents to a file that :func:`read_columns` reads, in UTF-8, replacing what is there in one step.
 
-    Parameters
-    ----------
-    path
-        The file; UTF-8, with ``\n`` at the end of each line.
-    documents
-        May be an iterator: they are written as they come.
-    columns
-        Which columns to write, in their order; None for the word, the columns of the document, and the tag.
-    separator
-        What to put between columns.
+    ``documents`` may be an iterator: they are written as they come. ``columns`` says which columns to write, in their
+    order; None for the word, the columns of the document, and the tag. ``separator`` goes between them.
     """
     lines = (column_lines(d, columns, separator=separator, start=n > 0) for n, d in enumerate(documents))
     write_lines(path, itertools.chain.from_iterable(lines))
@@ -128,16 +120,8 @@ def column_lines(
 ) -> Iterator[str]:
     """The lines of a document in a file of columns, without their line ends.
 
-    Parameters
-    ----------
-    document
-        What to write.
-    columns
-        Which columns to write; see :func:`write_columns`.
-    separator
-        What to put between columns.
-    start
-        Write a ``-DOCSTART-`` line even for a document that came without one, to set it apart from the one before.
+    ``columns`` and ``separator`` are those of :func:`write_columns`. With ``start`` even a document that came without
+    a ``-DOCSTART-`` line has one, to set it apart from the one before.
 
     Examples
     --------
@@ -317,31 +301,18 @@ _NOT_IN_LINES = re.compile("[\\x85\\u2028\\u2029\\ud800-\\udfff]")
 
 @dataclass(frozen=True)
 class Entity:
-    """A piece of text of some type.
+    """A piece of text of some type."""
 
-    Attributes
-    ----------
-    type
-        What it is, such as ``"PER"``.
-    start, stop
-        Its place in the text, in characters.
-    text
-        The piece itself.
-    probability
-        The smallest probability of the tags of its tokens, or None. The probability that the whole entity is right
-        is at most this.
-    """
-
-    type: str
-    start: int
+    type: str  #: what it is, such as ``"PER"``
+    start: int  #: its place in the text, in characters
     stop: int
-    text: str
+    text: str  #: the piece itself
+    #: The smallest probability of the tags of its tokens, or None: the whole is right with at most this.
     probability: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The attributes, for JSON; a probability only where there is one."""
-        values = {"type": self.type, "start": self.start, "stop": self.stop, "text": self.text}
-        return values if self.probability is None else {**values, "probability": self.probability}
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def find_entities(
@@ -354,17 +325,8 @@ def find_entities(
     """Entities that tags mark in a document, with their places in its text.
 
     A document that has no text, as from a file of columns, is given one: words joined by blanks, one sentence per line.
-
-    Parameters
-    ----------
-    document
-        The document.
-    tags
-        One per token, such as a model predicts; None for those of the document.
-    scheme
-        Their label scheme; None admits the prefixes of all.
-    probabilities
-        That of the tag of each token, shape (n_tokens,).
+    ``tags`` are those that a model predicts, with the ``probabilities`` (n_tokens,) of these; None takes those of the
+    document. A scheme of None admits the prefixes of all.
 
     Examples
     --------

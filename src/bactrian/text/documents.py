@@ -21,29 +21,6 @@ from bactrian.text.entities import convert, rising, spans, tags_of
 class Document:
     """The words of one text with their columns, tags and places; checked when made.
 
-    Attributes
-    ----------
-    words
-        The tokens.
-    columns
-        Further values of each token by name, such as ``"pos"``: one string per token.
-    tags
-        One label per token, or None where they are not known.
-    sentence_starts
-        Positions of the tokens that start a sentence, rising from 0. None means one sentence.
-    line_starts
-        Positions of the tokens that start a line of the text, or None where lines are not known.
-    text
-        The text that the words were taken from, or None.
-    starts, stops
-        Where each token stands in ``text``: ``text[starts[t]:stops[t]]``. Given together with it.
-    name
-        What to call the document, such as the name of its file.
-    header
-        The columns of its ``-DOCSTART-`` line, for a document from a file that has them.
-    blank_lines
-        Number of empty lines after the header and after each sentence of such a file, where it is not always one.
-
     Examples
     --------
     >>> document = Document(["Rome", "fell", ".", "Who", "knew", "?"], sentence_starts=[0, 3])
@@ -54,15 +31,18 @@ class Document:
     """
 
     words: Sequence[str]
+    #: Further values of each token by name, such as ``"pos"``: one string per token.
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    tags: Sequence[str] | None = None
+    tags: Sequence[str] | None = None  #: one label per token, or None where they are not known
+    #: Positions of the tokens that start a sentence, rising from 0. None means one sentence.
     sentence_starts: Ints = None  # type: ignore[assignment]  # an array once made
-    line_starts: Ints | None = None
-    text: str | None = None
-    starts: Ints | None = None
+    line_starts: Ints | None = None  #: those that start a line of the text, or None where lines are not known
+    text: str | None = None  #: what the words were taken from, or None
+    starts: Ints | None = None  #: given with ``text``, in which a token is ``text[starts[t]:stops[t]]``
     stops: Ints | None = None
-    name: str = ""
-    header: tuple[str, ...] | None = None
+    name: str = ""  #: what to call the document, such as the name of its file
+    header: tuple[str, ...] | None = None  #: the columns of its ``-DOCSTART-`` line, of a file that has such lines
+    #: Number of empty lines after the header and after each sentence of such a file, where it is not always one.
     blank_lines: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:

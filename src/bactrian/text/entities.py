@@ -78,18 +78,9 @@ def spans(tags: Sequence[str], scheme: str | None = None, *, sentence_starts: Ar
 
 
 def tags_of(entities: Iterable[Span], length: int, scheme: str = "BIO", *, strict: bool = False) -> list[str]:
-    """The tags of ``length`` tokens with the given entities, the inverse of :func:`spans`.
+    """The tags of ``length`` tokens with the given entities, in any order: the inverse of :func:`spans`.
 
-    Parameters
-    ----------
-    entities
-        (type, start, stop), in any order, none overlapping another.
-    length
-        Number of tokens.
-    scheme
-        The label scheme to write.
-    strict
-        Refuse entities that the scheme cannot keep apart: with ``"IO"``, two that touch and share a type.
+    ``strict`` refuses entities that the scheme cannot keep apart: with ``"IO"``, two that touch and share a type.
 
     Examples
     --------
@@ -107,22 +98,11 @@ def convert(
     sentence_starts: ArrayLike | None = None,
     strict: bool = False,
 ) -> list[str]:
-    """Tags of one scheme written in another.
+    """Tags of one scheme written in another; a source of None admits the prefixes of all.
 
     The entities stay what they are, so converting there and back returns well-formed tags unchanged; ill-formed ones
     come out well-formed. One loss is possible: ``"IO"`` cannot keep two touching entities of one type apart, and
-    merges them unless ``strict`` is set, which makes that an error.
-
-    Parameters
-    ----------
-    tags
-        One tag per token.
-    source, target
-        Label schemes; a source of None admits the prefixes of all.
-    sentence_starts
-        Positions at which sentences start, for the tags of a whole document.
-    strict
-        Refuse what ``target`` cannot express.
+    merges them unless ``strict`` is set, which makes that an error. ``sentence_starts`` as in :func:`spans`.
 
     Examples
     --------
@@ -148,15 +128,7 @@ def guess_scheme(labels: Iterable[Any]) -> str | None:
     >>> guess_scheme({"O", "B-PER", "I-PER"}), guess_scheme(["noun", "verb"])
     ('BIO', None)
     """
-    prefixes = set()
-    for label in labels:
-        if not isinstance(label, str):
-            return None
-        if label != "O":
-            prefix = _prefix(label)
-            if not prefix:
-                return None
-            prefixes.add(prefix)
+    prefixes = {_prefix(label) if isinstance(label, str) else "" for label in labels if label != "O"}
     order = ("IO", "BIO", "BIOES", "BILOU", "BMES")
     return next((name for name in order if prefixes and prefixes <= set(SCHEMES[name])), None)
 
@@ -164,18 +136,8 @@ def guess_scheme(labels: Iterable[Any]) -> str | None:
 def allowed_transitions(tags: Sequence[str], scheme: str | None = None) -> tuple[Bools, Bools, Bools]:
     """Which tag may follow which, which may be the first, and which the last, in well-formed sequences.
 
-    Parameters
-    ----------
-    tags
-        The tags, in the order of their numbers.
-    scheme
-        One of :data:`SCHEMES`; by default what :func:`guess_scheme` says.
-
-    Returns
-    -------
-    between : (K, K)
-        Rows belong to the tag before, columns to the one that follows.
-    first, last : (K,)
+    The first array has a row for each tag before and a column for each that follows, in the order of ``tags``; by
+    default the scheme is what :func:`guess_scheme` says.
 
     Examples
     --------
@@ -370,18 +332,10 @@ class Score:
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of each type, and over all of them.
+    """Scores of each type, and over all of them."""
 
-    Attributes
-    ----------
-    types
-        The score of each type that occurs in the truth or in the predictions, by name, sorted.
-    micro
-        The score of all types thrown together; ``micro.f1`` is what conlleval prints as overall FB1.
-    """
-
-    types: dict[str, Score]
-    micro: Score
+    types: dict[str, Score]  #: of each type that occurs in the truth or in the predictions, by name, sorted
+    micro: Score  #: of all types thrown together; ``micro.f1`` is what conlleval prints as overall FB1
 
     @property
     def macro_precision(self) -> float:
@@ -426,14 +380,8 @@ def entity_scores(
 ) -> Scores:
     """Precision, recall and F1 of entities, as conlleval counts: type and both ends must be right.
 
-    Parameters
-    ----------
-    true, predicted
-        Sequences of tags: sentences, or documents.
-    scheme
-        The label scheme that both must keep to; None admits the prefixes of all.
-    sentence_starts
-        For documents, where the sentences of each start: no entity crosses one.
+    Sequences of tags are sentences, or documents with the ``sentence_starts`` of each: no entity crosses one. Both must
+    keep to the scheme; None admits the prefixes of all.
 
     Examples
     --------
@@ -464,13 +412,8 @@ def token_scores(
 ) -> Scores:
     """Precision, recall and F1 of single tokens, over all labels but ``O``.
 
-    Parameters
-    ----------
-    true, predicted
-        Sequences of tags.
-    prefixes
-        False: a token is right where the *entity type* is, whatever the prefix; the scores are by type. True: the
-        whole tag must be right, and the scores are by tag.
+    A token is right where the *entity type* is, whatever the prefix, and the scores are by type; with ``prefixes`` the
+    whole tag must be right, and the scores are by tag.
 
     Examples
     --------

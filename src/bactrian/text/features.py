@@ -247,39 +247,6 @@ def _context(key: tuple[str, bool, Sequence[str]]) -> tuple[str, ...]:
 class EntityFeatures:
     """An extractor of features; the same document always gives the same features.
 
-    Attributes
-    ----------
-    ngrams
-        Greatest length of the character n-grams, boundary marks included; None for any length, 0 for no n-grams.
-        Words of more than 40 characters have none above 6, for their number grows with the square.
-    window
-        How many words to the left and to the right count as near.
-    reach
-        How far neighbouring words, shapes and parts of speech are looked at one by one.
-    pos
-        Use the column ``"pos"`` of the document, which then must have one.
-    shapes
-        Use word shapes.
-    pairs
-        Add the current word together with the one before and the one after: ``w-1:0=in|Rome``. Not in the paper.
-    lowercase
-        Add the current word in lower case. Not in the paper.
-    lines
-        Add where in its line a token stands, first or last, and of its line the first word, the length, the
-        indentation and whether it follows an empty one. Needs a document with ``line_starts``. Not in the paper.
-    elsewhere
-        Add what the document says about a capitalised word in other places: words, shapes and parts of speech around
-        its other occurrences, the longest name that it is part of, its case. Not in the paper.
-    columns
-        Names of further columns of the document, each used as parts of speech are.
-    template
-        Lines of a feature template, such as ``U01:%x[-1,0]/%x[0,pos]``.
-    gazetteers
-        Lists of names: ``{"city": ["Rome", "New York"]}``. A token in one has the feature ``city`` and its place there,
-        ``city=B``, ``I``, ``E`` or ``S``.
-    own
-        Names of functions registered by :func:`register_features`.
-
     Examples
     --------
     >>> document = Document(["in", "Rome"], {"pos": ["IN", "NNP"]})
@@ -289,19 +256,28 @@ class EntityFeatures:
      's-1=xx', 's+1=^', 's-1:0=xx|Xxxx', 's:1=Xxxx|^', 's-1:1=xx|Xxxx|^', '<=in']
     """
 
+    #: Greatest length of the character n-grams, boundary marks included; None for any length, 0 for no n-grams. Words
+    #: of more than 40 characters have none above 6, for their number grows with the square.
     ngrams: int | None = None
-    window: int = 4
-    reach: int = 1
-    pos: bool = True
-    shapes: bool = True
+    window: int = 4  #: how many words to the left and to the right count as near
+    reach: int = 1  #: how far neighbouring words, shapes and parts of speech are looked at one by one
+    pos: bool = True  #: use the column ``"pos"`` of the document, which then must have one
+    shapes: bool = True  #: use word shapes
+    #: Add the current word together with the one before and the one after: ``w-1:0=in|Rome``. Not in the paper.
     pairs: bool = False
-    lowercase: bool = False
+    lowercase: bool = False  #: add the current word in lower case. Not in the paper
+    #: Add where in its line a token stands, first or last, and of its line the first word, the length, the indentation
+    #: and whether it follows an empty one. Needs a document with ``line_starts``. Not in the paper.
     lines: bool = False
+    #: Add what the document says about a capitalised word in other places: words, shapes and parts of speech around its
+    #: other occurrences, the longest name that it is part of, its case. Not in the paper.
     elsewhere: bool = False
-    columns: Sequence[str] = ()
-    template: Sequence[str] = ()
+    columns: Sequence[str] = ()  #: further columns of the document, each used as parts of speech are
+    template: Sequence[str] = ()  #: lines of a feature template, such as ``U01:%x[-1,0]/%x[0,pos]``
+    #: Lists of names: ``{"city": ["Rome", "New York"]}``. A token in one has the feature ``city`` and its place there,
+    #: ``city=B``, ``I``, ``E`` or ``S``.
     gazetteers: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    own: Sequence[str] = ()
+    own: Sequence[str] = ()  #: names of functions registered by :func:`register_features`
     _lines: list[TemplateLine] = field(default_factory=list, init=False, repr=False, compare=False)
     _gazetteers: Gazetteers | None = field(default=None, init=False, repr=False, compare=False)
     _words: Mapping[str, _Word] = field(init=False, repr=False, compare=False)

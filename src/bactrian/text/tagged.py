@@ -19,28 +19,10 @@ TextSpan = tuple[str, int, int]
 
 
 def read_tagged(text: str, fields: Sequence[str], *, drop: Sequence[str] = ()) -> tuple[str, list[TextSpan]]:
-    """Take the tags out of a text.
+    """Take the tags out of a text: the text without, and what was marked, as (field, start, stop) in its order.
 
-    Parameters
-    ----------
-    text
-        The text with its tags.
-    fields
-        Names of the tags that mark something.
-    drop
-        Names of further tags to be taken out without a trace, whether they are closed or not.
-
-    Returns
-    -------
-    plain
-        The text without the tags.
-    marked
-        What they marked, as (field, start, stop) of ``plain``, in its order.
-
-    Raises
-    ------
-    ValueError
-        For a tag inside another, or one that is not opened or not closed; it names the line.
+    ``fields`` names the tags that mark something, ``drop`` others that are taken out without a trace, closed or not. A
+    tag inside another, or one that is not opened or not closed, is a ValueError that names the line.
 
     Examples
     --------
@@ -74,12 +56,7 @@ def read_tagged(text: str, fields: Sequence[str], *, drop: Sequence[str] = ()) -
 def write_tagged(text: str, marked: Iterable[TextSpan]) -> str:
     """Put tags into a text, the inverse of :func:`read_tagged`.
 
-    Parameters
-    ----------
-    text
-        The text.
-    marked
-        (field, start, stop) in characters, in any order, none overlapping another.
+    What is marked, (field, start, stop) in characters, may come in any order, none overlapping another.
 
     Examples
     --------
@@ -133,26 +110,12 @@ def read_seminars(
     sentences: str = "document",
     encoding: str = "utf-8",
 ) -> Iterator[Document]:
-    """Read the e-mails of a folder one after the other, ``2.txt`` before ``10.txt``.
+    """Read the e-mails of a folder, ``*.txt``, one after the other, ``2.txt`` before ``10.txt``.
 
-    Parameters
-    ----------
-    folder
-        The folder with the files, ``*.txt``.
-    scheme
-        Label scheme of the tags.
-    fields, drop
-        Tags that mark something, and tags to be taken out; see :func:`~bactrian.text.tagged.read_tagged`.
-    sentences
-        Where sentences start; see :func:`~bactrian.text.tokenizer.tokenize`. Fields run across lines, so each e-mail
-        is one sentence unless told otherwise.
-    encoding
-        That of the files.
-
-    Raises
-    ------
-    ValueError
-        For tags that do not match; it names the file. Also for a folder without any files.
+    ``scheme`` is that of the tags that are made; ``fields`` and ``drop`` are those of
+    :func:`~bactrian.text.tagged.read_tagged`, ``sentences`` those of :func:`~bactrian.text.tokenizer.tokenize`: fields
+    run across lines, so each e-mail is one sentence unless told otherwise. Tags that do not match are a ValueError that
+    names the file, as is a folder without any files.
     """
     folder = Path(folder)
     paths = sorted(folder.glob("*.txt"), key=_place)
