@@ -462,6 +462,22 @@ def test_derivatives_in_grids_and_graphs(structure, options, method):
     assert torch.autograd.gradcheck(marginals, inputs, fast_mode=True)
 
 
+def test_scores_mean_the_same_whatever_the_degree_under_camel0():
+    """Without couplings beliefs are the network's, at hubs too; on a single edge they are exact."""
+    crf, scores, more, _ = graph_of("graph", method="camel0")
+    pair, line = CRF(3, "grid", "camel0").double(), CRF(3).double()
+    with torch.no_grad():
+        crf.tables.zero_()
+        line.transitions.copy_(pair.tables[0])
+        line.start_transitions.zero_()
+        line.end_transitions.zero_()
+    torch.testing.assert_close(crf.marginals(scores, **more), torch.softmax(scores, 1), atol=1e-8, rtol=0)
+    (two, labels) = batch(5, 2, 3)
+    wanted = line.loss(two, labels, reduction="none"), line.marginals(two)
+    found = pair.loss(two[:, None], labels[:, None], reduction="none"), pair.marginals(two[:, None])[:, 0]
+    torch.testing.assert_close(found, wanted, atol=1e-7, rtol=0)
+
+
 def test_cccp_replays_what_estimators_follow():
     """Two relinearisations from uniform beliefs at the same scores; nothing is kept of the pictures."""
     import bactrian as bt

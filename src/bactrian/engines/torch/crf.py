@@ -41,8 +41,10 @@ class CRF(torch.nn.Module):
         Which labels depend on each other directly: those of neighbours in sequences (B, T, K), in pictures (B, H, W, K)
         or volumes (B, D, H, W, K), or at the ends of edges between nodes (N, K).
     method : {"convex", "camel0", "cccp"}
-        Entropy of learning, which marginals and decoding share. Chains without skip edges are exact, unless
-        ``"camel0"`` is asked for; there parameters are called as in pytorch-crf, and its ``state_dict`` loads.
+        Entropy of learning, which marginals and decoding share. With ``"camel0"`` the scores of a node count in each
+        edge around it, as its entropy does: without couplings marginals are softmax(scores), whatever the degree.
+        Chains without skip edges are exact, unless ``"camel0"`` is asked for; there parameters are called as in
+        pytorch-crf, and its ``state_dict`` loads.
         ``"cccp"`` linearises Bethe's entropy at uniform beliefs and twice at those found, again at each visit.
     constraints : (K, K) bools, or three arrays, optional
         Which label (column) may follow which (row); with (K,) bools for the first and the last label as in
@@ -159,8 +161,8 @@ class CRF(torch.nn.Module):
         """How inference went in the last call."""
         if self._exact:
             return Last(0.0, 1, converged=True)
-        told = Told.of(self._told)
-        return Last(told.residual, told.sweeps, told.converged)
+        told = Told(*self._told.tolist())
+        return Last(told.residual, int(told.sweeps), bool(told.converged))
 
     def forward(self, *arguments: Any, **options: Any) -> Tensor:
         """The loss, for those who call the layer, such as ``DistributedDataParallel``."""
@@ -305,6 +307,8 @@ class CRF(torch.nn.Module):
             _, *kept, told = graph_value(*given, keep, self._told)
             self._told.copy_(told)
         found, *_ = graph_counts(given[0].new_ones(()), *kept, told, *given)
+        if self.method == "camel0":  # as often as the scores count
+            found = found / found.sum(-1, keepdim=True).clamp_min(1.0)
         return found.to(torch.promote_types(scores.dtype, torch.float32))
 
     def _given(

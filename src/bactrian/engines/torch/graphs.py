@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from threading import get_ident
 from typing import Any, NamedTuple
 
@@ -59,33 +59,20 @@ def looks_ahead(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-class Plan(NamedTuple):
-    """What the host assumes of a call, to look at the device only after it."""
-
-    sweeps: int  #: that messages need; 0 where it is not known, -1 where sweeps alone do not settle them
-    wide: bool  #: some table needs log space
-    unknown: bool  #: some labels are unknown
-
-
 class Told(NamedTuple):
-    """What a layer knows of its last call, kept in a tensor on the host, for the next."""
+    """What a layer knows of its last call, in a tensor on the host, and what the host assumes of the next by it."""
 
     residual: float = float("nan")
-    sweeps: int = 0
-    converged: bool = False
-    warned: bool = False
-    plan: Plan = Plan(0, wide=False, unknown=False)
-
-    @staticmethod
-    def of(values: Tensor) -> Told:
-        """From the tensor."""
-        residual, sweeps, converged, warned, ahead, wide, unknown = values.tolist()
-        plan = Plan(int(ahead), wide=bool(wide), unknown=bool(unknown))
-        return Told(residual, int(sweeps), bool(converged), bool(warned), plan)
+    sweeps: float = 0
+    converged: float = False
+    warned: float = False
+    ahead: float = 0  #: sweeps that messages need; 0 where it is not known, -1 where sweeps alone do not settle them
+    wide: float = False  #: some table needs log space
+    unknown: float = False  #: some labels are unknown
 
     def tensor(self) -> Tensor:
         """As a tensor."""
-        return torch.tensor([*map(float, (*self[:4], *self.plan))], dtype=torch.float64)
+        return torch.tensor([*map(float, self)], dtype=torch.float64)
 
 
 class Graphs:
@@ -129,7 +116,7 @@ class Graphs:
         self.spread = torch.zeros(())  #: largest range of a table, where the host has not looked
         self._evaluations: list[StarValues] = []
 
-    def solve(self, scores: Tensor, tables: Tensor, plan: Plan | None = None) -> Tensor:
+    def solve(self, scores: Tensor, tables: Tensor, plan: Told | None = None) -> Tensor:
         """(M,) values, from scores (N, K) and tables, both in float64; with a ``plan`` without a look at the device."""
         found: Any = 0.0
         self._evaluations = []
@@ -147,9 +134,9 @@ class Graphs:
                     self.residual, self.longest = larger(self.residual, residual), max(self.longest, sweeps)
                 else:
                     self.spread = stars.load(*given)
-                    stars.turn(wide=plan.wide)
-                    values, residual = stars.ahead(plan.sweeps)
-                    sweeps = plan.sweeps
+                    stars.turn(wide=bool(plan.wide))
+                    sweeps = int(plan.ahead)
+                    values, residual = stars.ahead(sweeps)
                     self.residual = torch.maximum(self.residual, residual) if self.sweeps else residual
                 self.sweeps += sweeps
             found = found + (-1.0) ** number * stars.structure.by_graph(values.node_value, values.edge_value)
@@ -248,8 +235,9 @@ class Layout:
     pairs: Tensor  #: (E, 2) ends of the edges of ``graphs``, as numbers of kept nodes
     types: Tensor  #: (E,) their types
     given: Tensor  #: (E, 2) which edge of those given an edge is, and which is its mirror image, or the same again
+    degrees: Tensor  #: (N, 1) edges around a kept node, 1 where there are none
     mirrored: str  #: "none", "all" or "some" of the edges come both ways
-    recorded: dict[Any, tuple[Plan, Any]] = field(default_factory=dict)  #: of calls that came before, by what they are
+    recorded: dict[Any, tuple[Any, Any]] = field(default_factory=dict)  #: of calls that came before, by what they are
 
     def tables(self, by_type: Tensor, by_edge: Tensor | None) -> Tensor:
         """Tables of the types or edges of ``graphs``, from (T, K, K) and (E', K, K): means over both ways."""
@@ -263,23 +251,20 @@ class Layout:
         own, turned = shared + by_edge[there], (shared + by_edge[back]).transpose(1, 2)
         return torch.where((there != back)[:, None, None], 0.5 * (own + turned), own)
 
-    def by_input(self, nodes: Tensor, tables: Tensor, n_types: int, n_edges: int | None) -> list[Tensor]:
-        """The transpose of what takes scores, tables of types and those of edges to kept nodes and :meth:`tables`."""
-        k = nodes.shape[1]
-        by_nodes = nodes.new_zeros(int(np.prod(self.shape)), k).index_copy_(0, self.kept, nodes).view(*self.shape, k)
+    def by_type_and_edge(self, tables: Tensor, n_types: int, n_edges: int | None) -> tuple[Tensor, Tensor]:
+        """The transpose of :meth:`tables`."""
         if n_edges is None:
             if self.mirrored != "none":
-                both = tables[-n_types:]
-                means = 0.5 * (both + both.transpose(1, 2))
+                means = 0.5 * (tables[-n_types:] + tables[-n_types:].transpose(1, 2))
                 tables = means if self.mirrored == "all" else tables[:n_types] + means
-            return [by_nodes, tables, nodes.new_empty(0)]
+            return tables, tables.new_empty(0)
         there, back = self.given.T
         two = (there != back)[:, None, None]
         own, turned = torch.where(two, 0.5 * tables, tables), torch.where(two, 0.5 * tables.transpose(1, 2), 0.0)
-        of_type = (self.types % n_types == torch.arange(n_types, device=nodes.device)[:, None]).to(tables.dtype)
-        by_types = (of_type @ (own + turned).flatten(1)).view(n_types, k, k)
-        by_edges = tables.new_zeros(n_edges, k, k).index_add_(0, there, own).index_add_(0, back, turned)
-        return [by_nodes, by_types, by_edges]
+        of_type = (self.types % n_types == torch.arange(n_types, device=tables.device)[:, None]).to(tables.dtype)
+        by_type = of_type @ (own + turned).flatten(1)
+        by_edge = tables.new_zeros(n_edges, *tables.shape[1:]).index_add_(0, there, own).index_add_(0, back, turned)
+        return by_type.view(n_types, *tables.shape[1:]), by_edge
 
 
 def laid_out(
@@ -377,8 +362,10 @@ def _laid_out(
         edge_types=kinds[given[:, 0]] + (n_types * both if mirrored == "some" else 0),
         n_types=2 * n_types if mirrored == "some" else n_types,
     )
-    index = [moved(torch.from_numpy(part), device) for part in (kept, graphs.edges, graphs.edge_types, given)]
-    return Layout(graphs, shape, index[0], index[1], index[2], index[3], mirrored)
+    degrees = np.maximum(1.0, np.bincount(graphs.edges.ravel(), minlength=graphs.n_nodes))[:, None]
+    arrays = (kept, graphs.edges, graphs.edge_types, given, degrees)
+    ends, pairs, types, given_on, around = (moved(torch.from_numpy(part), device) for part in arrays)
+    return Layout(graphs, shape, ends, pairs, types, given_on, around, mirrored)
 
 
 def _regular(shape: tuple[int, ...], connectivity: int, inside: Bools) -> tuple[Ints, Ints, Ints]:
@@ -406,199 +393,176 @@ class Entry(NamedTuple):
     faults: list[Tensor]  #: nodes whose scores are no numbers, such entries of tables, and labels that are outside, ...
 
 
-class Call(NamedTuple):
-    """What a layer is called with."""
+class Call:
+    """What a layer is called with: the arguments of the operators."""
 
-    scores: Tensor  #: (*shape, K)
-    tables: Tensor  #: (T, K, K) of all types, in float64
-    edge_scores: Tensor | None
-    mask: Tensor | None
-    labels: Tensor | None
-    edges: Tensor | None
-    batch: Tensor | None
-    edge_types: Tensor | None
-    ignore_index: int
-    connectivity: int
-    method: str
-    tolerance: float
-    max_sweeps: int
-    reduction: str
+    def __init__(self, *given: Any) -> None:
+        self.tensors: tuple[Any, ...] = (*given[:3], given[4])  #: those that change where the graphs are the same
+        self.mask, self.batch, self.types = given[3], given[6], given[7]
+        self.edges: Tensor | None = given[5]
+        self.options = given[8:]
+        self.ignore_index, self.connectivity, self.method, self.tolerance, self.max_sweeps, self.reduction = given[8:]
 
     @property
+    def scores(self) -> Tensor:
+        """(*shape, K)."""
+        return self.tensors[0]
+
+    @cached_property
     def layout(self) -> Layout:
         """The graphs."""
         return laid_out(
-            tuple(self.scores.shape[:-1]), self.connectivity, len(self.tables), self.scores.device,
-            mask=self.mask, edges=self.edges, edge_types=self.edge_types, batch=self.batch,
+            tuple(self.scores.shape[:-1]), self.connectivity, len(self.tensors[1]), self.scores.device,
+            mask=self.mask, edges=self.edges, edge_types=self.types, batch=self.batch,
         )  # fmt: skip
 
     @property
     def memory(self) -> AbstractContextManager[None]:
         """Explains where it does not suffice."""
-        return memory_of(self.layout.graphs, self.scores, self.tables if self.edge_scores is None else self.edge_scores)
+        return memory_of(self.layout.graphs, self.scores, self.tensors[1 if self.tensors[2] is None else 2])
 
-    @property
-    def tensors(self) -> tuple[Tensor | None, ...]:
-        """Those that change where the graphs are the same."""
-        return self.scores, self.tables, self.edge_scores, self.labels
+    def nodes(self, values: Tensor) -> Tensor:
+        """(N, K) in float64, of values in the shape of the scores.
 
-    def with_tensors(self, *tensors: Tensor | None) -> Call:
-        """The same with others."""
-        more: dict[str, Any] = dict(zip(("scores", "tables", "edge_scores", "labels"), tensors, strict=True))
-        return self._replace(**more)
+        Where only clusters have entropy, a node has that of each edge around it: its scores count as often.
+        """
+        found = values.reshape(-1, values.shape[-1]).index_select(0, self.layout.kept).to(torch.float64)
+        return found * self.layout.degrees if self.method == "camel0" else found
 
-    def entry(self, layout: Layout) -> Entry:
+    def by_input(self, nodes: Tensor, tables: Tensor) -> list[Tensor]:
+        """Derivatives by scores, tables and those of edges, from those by :meth:`nodes` and tables of the graphs."""
+        layout, (_, types, own, _) = self.layout, self.tensors
+        nodes = nodes * layout.degrees if self.method == "camel0" else nodes
+        by_scores = nodes.new_zeros(self.scores.shape).flatten(0, -2).index_copy_(0, layout.kept, nodes)
+        rest = layout.by_type_and_edge(tables, len(types), None if own is None else len(own))
+        return [by_scores.view(self.scores.shape), *rest]
+
+    def entry(self) -> Entry:
         """Scores and labels as the graphs have them, and what is wrong with them."""
-        n_labels = self.scores.shape[-1]
-        nodes = self.scores.reshape(-1, n_labels).index_select(0, layout.kept).to(torch.float64)
+        layout, (scores, types, own, labels) = self.layout, self.tensors
+        nodes = self.nodes(scores)
         top = nodes.amax(1, keepdim=True)
-        nodes = torch.maximum(nodes, top + FORBIDDEN)
-        own = None if self.edge_scores is None else self.edge_scores.to(torch.float64).clamp_min(FORBIDDEN)
-        tables = layout.tables(self.tables, own)
+        own = None if own is None else own.to(torch.float64).clamp_min(FORBIDDEN)
+        tables = layout.tables(types, own)
         unfit = ~((top < torch.inf) & (top > -torch.inf))[:, 0]  # true for NaN
-        faults = [unfit, ~(tables < torch.inf).flatten()]
-        if self.labels is None:
-            return Entry(nodes, tables, None, torch.ones_like(unfit), faults)
-        labels = self.labels.reshape(-1).index_select(0, layout.kept)
+        entry = Entry(
+            torch.maximum(nodes, top + FORBIDDEN), tables, None, torch.ones_like(unfit),
+            [unfit, ~(tables < torch.inf).flatten()],
+        )  # fmt: skip
+        if labels is None:
+            return entry
+        labels = labels.reshape(-1).index_select(0, layout.kept)
         known = labels != self.ignore_index
-        outside = known & ((labels < 0) | (labels >= n_labels))
+        outside = known & ((labels < 0) | (labels >= scores.shape[-1]))
         label = torch.where(known & ~outside, labels, 0)
-        score = nodes.gather(1, label[:, None]) - nodes.amax(1, keepdim=True)
+        low = (nodes.gather(1, label[:, None]) - top < _LOW * layout.degrees)[:, 0]
         which = layout.types if own is None else torch.arange(len(layout.pairs), device=label.device)
         first, second = layout.pairs.T
         beside = known[first] & known[second] & (tables[which, label[first], label[second]] < _LOW)
-        return Entry(nodes, tables, label, known, [*faults, outside, known & (score[:, 0] < _LOW), beside])
+        return entry._replace(labels=label, known=known, faults=[*entry.faults, outside, known & low, beside])
 
-    def graphs(self, layout: Layout, entry: Entry, *, unknown: bool) -> Graphs:
+    def refuse(self, entry: Entry) -> None:
+        """Raise the error that says what is wrong."""
+        layout, labels = self.layout, self.tensors[3]
+
+        def first_of(wrong: Any) -> str:
+            return str([int(part) for part in torch.unravel_index(layout.kept[wrong].squeeze(), layout.shape)])
+
+        def label_of(wrong: Any) -> str:
+            return f"{first_of(wrong)} = {int(labels.reshape(-1)[layout.kept[wrong]])}"
+
+        wrong = [fault.nonzero()[:1, 0] for fault in entry.faults]
+        if len(wrong[0]):
+            why = "holds NaN or +inf, or -inf for all labels (-inf forbids one)"
+            raise ArgumentError("scores", f"{first_of(wrong[0])} {why}")
+        if len(wrong[1]):
+            raise ArgumentError("tables", "and edge_scores must not hold NaN or +inf (-inf forbids a pair of labels)")
+        if len(wrong[2]):
+            why = f"is outside 0 to {self.scores.shape[-1] - 1}, and not {self.ignore_index}"
+            raise ArgumentError("labels", f"{label_of(wrong[2])} {why}")
+        if len(wrong[3]):
+            raise ArgumentError("labels", f"{label_of(wrong[3])} is forbidden there: its score, or as an end, is -inf")
+        other, one = layout.pairs[wrong[4]].T
+        raise ArgumentError("labels", f"{label_of(one)} is forbidden beside {label_of(other)}")
+
+    def graphs(self, entry: Entry, *, unknown: bool) -> Graphs:
         """The graphs without messages."""
-        graphs, device = layout.graphs, self.scores.device
-        structure = graphs.structure(device, n_types=graphs.n_types if self.edge_scores is None else None)
+        graphs, device = self.layout.graphs, self.scores.device
+        structure = graphs.structure(device, n_types=graphs.n_types if self.tensors[2] is None else None)
         numbers = graphs.numbers(structure, str(METHODS[self.method].entropy), own=False)
-        stars = [Stars(structure, numbers, self.scores.shape[-1]) for _ in range(2 if unknown else 1)]
-        for one in stars:
-            one.records = False
+        stars = [Stars(structure, numbers, self.scores.shape[-1], records=False) for _ in range(1 + unknown)]
         return Graphs(
             self.method, stars, entry.labels, entry.known if unknown else None, tolerance=self.tolerance,
             max_sweeps=self.max_sweeps, relinearisations=RELINEARISATIONS * (self.method == "cccp"),
         )  # fmt: skip
 
-    def weights(self, weights: Tensor, n_graphs: int) -> Tensor:
-        """(M,) of derivatives by the reduced value, or by all."""
-        weights = weights.to(torch.float64)
-        if self.reduction == "none":
-            return weights
-        return (weights / n_graphs if self.reduction == "mean" else weights).expand(n_graphs)
-
     def room(self, *, keep: bool) -> tuple[int, int]:
         """Shape of what holds the messages, whatever the mask leaves of the graphs."""
         n_nodes = self.scores.shape[:-1].numel()
         n_edges = self.connectivity // 2 * n_nodes + (0 if self.edges is None else self.edges.shape[1])
-        return keep * (1 if self.labels is None else 2) * (2 * n_edges + n_nodes), self.scores.shape[-1]
+        return keep * (1 if self.tensors[3] is None else 2) * (2 * n_edges + n_nodes), self.scores.shape[-1]
 
-    def run(self, layout: Layout, plan: Plan | None, *, keep: bool) -> tuple[list[Tensor], Graphs, Tensor]:
+    def run(self, plan: Told | None, *, keep: bool) -> tuple[list[Tensor], Graphs, Tensor]:
         """Value, its derivatives and the messages; the graphs; which faults there are, and if labels are unknown."""
-        entry = self.entry(layout)
+        entry, unknown = self.entry(), plan is not None and bool(plan.unknown)
         flags = torch.stack([*(fault.any() for fault in entry.faults), ~entry.known.all()])
-        unknown = False
         if plan is None:
             *wrong, unknown = flags.tolist()
             if any(wrong):
-                self.refuse(layout, entry)
-        graphs = self.graphs(layout, entry, unknown=unknown if plan is None else plan.unknown)
+                self.refuse(entry)
+        graphs = self.graphs(entry, unknown=unknown)
         values = graphs.solve(entry.nodes, entry.tables, plan)
-        total = torch.ones((), dtype=torch.float64, device=values.device)
-        if self.reduction != "none":
-            values = values.sum()
-            if self.reduction == "mean":
-                values, total = (part / layout.graphs.n_graphs for part in (values, total))
+        share = 1.0 / len(values) if self.reduction == "mean" else 1.0
         messages = values.new_empty(self.room(keep=keep))
         if keep:
             packed = graphs.packed()
             messages[: len(packed)] = packed
-        found = [values, *(total * part for part in self.by_input(layout, *graphs.counts())), messages]
-        return found, graphs, flags
+        value = values if self.reduction == "none" else share * values.sum()
+        return [value, *(share * part for part in self.by_input(*graphs.counts())), messages], graphs, flags
 
-    def by_input(self, layout: Layout, nodes: Tensor, tables: Tensor) -> list[Tensor]:
-        """Derivatives by scores, tables and those of edges, in float64."""
-        n_edges = None if self.edge_scores is None else len(self.edge_scores)
-        return layout.by_input(nodes, tables, len(self.tables), n_edges)
-
-    def refuse(self, layout: Layout, entry: Entry) -> None:
-        """Raise the error that says what is wrong."""
-
-        def first_of(wrong: Any, *, label: bool = True) -> str:
-            node = int(wrong)
-            at = str([int(part) for part in torch.unravel_index(layout.kept[node], layout.shape)])
-            return (
-                f"{at} = {int(self.labels.reshape(-1)[layout.kept[node]])}" if label and self.labels is not None else at
-            )
-
-        wrong = [fault.nonzero()[:1, 0] for fault in entry.faults]
-        if len(wrong[0]):
-            why = "holds NaN or +inf, or -inf for all labels (-inf forbids one)"
-            raise ArgumentError("scores", f"{first_of(wrong[0], label=False)} {why}")
-        if len(wrong[1]):
-            raise ArgumentError("tables", "and edge_scores must not hold NaN or +inf (-inf forbids a pair of labels)")
-        if len(wrong[2]):
-            why = f"is outside 0 to {self.scores.shape[-1] - 1}, and not {self.ignore_index}"
-            raise ArgumentError("labels", f"{first_of(wrong[2])} {why}")
-        if len(wrong[3]):
-            why = "is forbidden there: its score, or as an end, is -inf"
-            raise ArgumentError("labels", f"{first_of(wrong[3])} {why}")
-        other, one = layout.pairs[wrong[4][0]]
-        raise ArgumentError("labels", f"{first_of(one)} is forbidden beside {first_of(other)}")
-
-    def ahead(self, layout: Layout, plan: Plan, *, keep: bool) -> tuple[list[Tensor], list[float], int]:
-        """What :meth:`run` finds, its flags with the range of the tables and the residual, and sweeps.
-
-        Recorded when the same comes again.
-        """
+    def ahead(self, plan: Told, *, keep: bool) -> tuple[list[Tensor], list[float], int]:
+        """What :meth:`run` finds; its flags, the range of the tables and the residual; and sweeps."""
+        recorded = self.layout.recorded
 
         def run(*tensors: Tensor | None) -> tuple[list[Tensor], Tensor, int]:
-            found, graphs, flags = self.with_tensors(*tensors).run(layout, plan, keep=keep)
-            return (
-                found,
-                torch.cat([flags.to(torch.float64), graphs.spread[None], graphs.residual[None]]),
-                graphs.sweeps,
-            )
+            twin = copy.copy(self)
+            twin.tensors = tensors
+            found, graphs, flags = twin.run(plan, keep=keep)
+            read = [flags.to(torch.float64), graphs.spread[None], graphs.residual[None]]
+            return found, torch.cat(read), graphs.sweeps
 
-        if self.scores.device.type == "cpu":
-            found, read, sweeps = run(*self.tensors)
-            return found, read.tolist(), sweeps
         shapes = tuple(None if part is None else (part.shape, part.dtype) for part in self.tensors)
-        key = (get_ident(), shapes, self[8:], keep)
-        before, recording = layout.recorded.get(key, (None, None))
-        if before != plan:
-            layout.recorded[key] = plan, None
+        key, now = (get_ident(), shapes, self.options, keep), plan[4:]
+        before, recording = recorded.get(key, (None, None))
+        if before != now or self.scores.device.type == "cpu":
+            recorded[key] = now, None
             found, read, sweeps = run(*self.tensors)
             return found, read.tolist(), sweeps
         if recording is None:
             own = [
-                None if part is None else torch.empty_like(part, memory_format=torch.contiguous_format)
+                None if part is None else torch.empty(part.shape, dtype=part.dtype, device=part.device)
                 for part in self.tensors
             ]
-            recording = own, Recording(partial(run, *own))
-            layout.recorded[key] = plan, recording
+            recorded[key] = now, (recording := (own, Recording(partial(run, *own))))
         for mine, given in zip(recording[0], self.tensors, strict=True):
             if mine is not None:
                 mine.copy_(given)
         found, read, sweeps = recording[1]()
         return [part.clone() for part in found], read.tolist(), sweeps
 
-    def solve(self, told: Tensor, *, keep: bool) -> tuple[list[Tensor], Told]:
+    def solve(self, told: Tensor, *, keep: bool) -> tuple[Tensor, ...]:
         """What :meth:`run` finds, and what to tell the next call."""
-        layout, before = self.layout, Told.of(told)
-        plan = before.plan._replace(unknown=before.plan.unknown and self.labels is not None)
-        tried = 0
-        if plan.sweeps > 0 and looks_ahead(self.scores.device):
-            found, (*wrong, unknown, spread, residual), sweeps = self.ahead(layout, plan, keep=keep)
+        before, labelled, tried = Told(*told.tolist()), self.tensors[3] is not None, 0.0
+        plan = before._replace(unknown=before.unknown and labelled)
+        if plan.ahead > 0 and looks_ahead(self.scores.device):
+            found, (*wrong, unknown, spread, residual), sweeps = self.ahead(plan, keep=keep)
             if any(wrong):
-                self.refuse(layout, self.entry(layout))
+                self.refuse(self.entry())
             fits = plan.wide or spread < LINEAR[torch.float64]
-            if residual <= self.tolerance and fits and plan.unknown >= bool(unknown):
-                return found, Told(residual, sweeps, True, before.warned, before.plan)
-            tried = plan.sweeps if fits and residual > self.tolerance else 0
-        found, graphs, _ = self.run(layout, None, keep=keep)
+            if residual <= self.tolerance and fits and plan.unknown >= unknown:
+                return *found, before._replace(residual=residual, sweeps=sweeps, converged=True).tensor()
+            tried = plan.ahead if fits and not residual <= self.tolerance else 0.0
+        found, graphs, _ = self.run(None, keep=keep)
         converged = graphs.residual <= self.tolerance
         if not converged and not before.warned:
             warn(
@@ -606,21 +570,23 @@ class Call(NamedTuple):
                 f"for tolerance={self.tolerance:.1e}; this layer warns only once; see CRF.last",
                 ConvergenceWarning,
             )
-        needed = -1 if plan.sweeps < 0 or not converged else min(_rung(graphs.longest), self.max_sweeps)
-        if needed <= tried:
-            needed = -1
-        unknown = before.plan.unknown if self.labels is None else len(graphs.stars) > 1
-        after = Plan(needed, graphs.stars[0].wide, unknown)
-        return found, Told(graphs.residual, graphs.sweeps, converged, before.warned or not converged, after)
+        # As many as they took; more once that was not enough for others.
+        needed = min(_rung(graphs.longest) if plan.ahead else graphs.longest, self.max_sweeps)
+        settled = converged and plan.ahead >= 0 and needed > tried
+        unknown = len(graphs.stars) > 1 if labelled else before.unknown
+        after = Told(
+            graphs.residual, graphs.sweeps, converged, before.warned or not converged, needed if settled else -1,
+            graphs.stars[0].wide, unknown,
+        )  # fmt: skip
+        return *found, after.tensor()
 
-    def restored(self, messages: Tensor, told: Tensor) -> tuple[Layout, Entry, Graphs]:
+    def restored(self, messages: Tensor, told: Tensor) -> tuple[Entry, Graphs]:
         """The graphs as a call left them; from the start where nothing was kept of it."""
-        layout = self.layout
-        entry, plan = self.entry(layout), Told.of(told).plan
-        graphs = self.graphs(layout, entry, unknown=self.labels is not None and plan.unknown)
+        entry, plan = self.entry(), Told(*told.tolist())
+        graphs = self.graphs(entry, unknown=self.tensors[3] is not None and bool(plan.unknown))
         if len(messages):
-            graphs.unpack(messages, entry.nodes, entry.tables, wide=plan.wide)
-        return layout, entry, graphs
+            graphs.unpack(messages, entry.nodes, entry.tables, wide=bool(plan.wide))
+        return entry, graphs
 
 
 def _rung(sweeps: int) -> int:
@@ -635,8 +601,7 @@ def _value(*given: Any) -> tuple[Tensor, ...]:
     *inputs, keep, told = given
     call = Call(*inputs)
     with call.memory:
-        found, after = call.solve(told, keep=keep)
-    return *found, after.tensor()
+        return call.solve(told, keep=keep)
 
 
 def _counts(weights: Tensor, *given: Any) -> tuple[Tensor, ...]:
@@ -645,11 +610,11 @@ def _counts(weights: Tensor, *given: Any) -> tuple[Tensor, ...]:
     call = Call(*given[5:])
     with call.memory:
         if call.reduction == "none":
-            layout, _, graphs = call.restored(messages, told)
-            by_input = call.by_input(layout, *graphs.weighed(weights.to(torch.float64)))
+            _, graphs = call.restored(messages, told)
+            by_input = call.by_input(*graphs.weighed(weights.to(torch.float64)))
         else:
             by_input = [weights * part for part in by_input]
-        return _alike(by_input, call.scores, call.tables, call.edge_scores)
+        return _alike(by_input, *call.tensors[:3])
 
 
 def _curvature(
@@ -657,16 +622,15 @@ def _curvature(
 ) -> tuple[Tensor, ...]:
     """Derivatives of the sum of ``upstream`` times :func:`_counts` by weights, scores, tables and those of edges."""
     call = Call(*given)
-    layout, entry, graphs = call.restored(messages, told)
+    entry, graphs = call.restored(messages, told)
+    n_graphs = call.layout.graphs.n_graphs
     by_scores, by_tables, by_edges = (part.to(torch.float64) for part in upstream)
-    nodes = by_scores.reshape(-1, by_scores.shape[-1]).index_select(0, layout.kept)
-    tables = layout.tables(by_tables, None if call.edge_scores is None else by_edges)
-    spread = call.weights(weights, layout.graphs.n_graphs)
-    by_weights, *by_rest = graphs.curvature((nodes, tables), spread, entry.nodes, entry.tables)
-    if call.reduction != "none":
-        by_weights = by_weights.sum() / (layout.graphs.n_graphs if call.reduction == "mean" else 1)
-    found = [by_weights, *call.by_input(layout, *by_rest)]
-    return _alike(found, weights, call.scores, call.tables, call.edge_scores)
+    tables = call.layout.tables(by_tables, None if call.tensors[2] is None else by_edges)
+    share = 1.0 / n_graphs if call.reduction == "mean" else 1.0
+    spread = (share * weights.to(torch.float64)).expand(n_graphs)
+    by_weights, *found = graphs.curvature((call.nodes(by_scores), tables), spread, entry.nodes, entry.tables)
+    by_weights = by_weights if call.reduction == "none" else share * by_weights.sum()
+    return _alike([by_weights, *call.by_input(*found)], weights, *call.tensors[:3])
 
 
 def _alike(found: list[Tensor], *inputs: Tensor | None) -> tuple[Tensor, ...]:
@@ -722,7 +686,7 @@ def _value_of_nothing(*given: Any) -> tuple[Tensor, ...]:
         first = call.scores.shape[0] if call.connectivity else 1
         shape = [first if some else torch.library.get_ctx().new_dynamic_size()]
     wide = call.scores.new_empty(shape, dtype=torch.float64)
-    derivatives = _empty_like(call.scores, call.tables, call.edge_scores, like=wide, dtype=torch.float64)
+    derivatives = _empty_like(*call.tensors[:3], like=wide, dtype=torch.float64)
     return wide, *derivatives, wide.new_empty(call.room(keep=keep)), torch.empty_like(told)
 
 

@@ -124,289 +124,175 @@ if triton is not None:
             tl.store(place, total - incoming, mask=present)
 
     @triton.jit
-    def _step(log_a, table, entries, is_wide):  # type: ignore[no-untyped-def]
-        """log of a vector, whose largest entry is 0 in logs, times the table; the vector belongs to rows."""
-        if is_wide:
-            joint = log_a[:, None] + table
-            top = tl.max(joint, 0)
-            found = top + tl.log(tl.sum(tl.exp(joint - top[None, :]), 0))
-        else:
-            found = tl.log(tl.sum(tl.exp(log_a)[:, None] * entries, 0))
-        return found
-
-    @triton.jit
-    def _token(  # type: ignore[no-untyped-def]
+    def _tokens(  # type: ignore[no-untyped-def]
         scores, start, end, labels, positions, sequence, step, length, times, n_labels, ignore, restricted, state,
         has_mask: tl.constexpr, has_labels: tl.constexpr, floor: tl.constexpr,
     ):  # fmt: skip
-        """Scores of a token, those of ends added, and of the labels that are not the known one taken away."""
-        inside = (state < n_labels) & (step < length)
+        """Scores of a token per sequence, those of ends added, and of labels that are not the known one taken away."""
+        there = step < length
+        inside = there[:, None] & (state < n_labels)
         place = sequence.to(tl.int64) * times
-        place += tl.load(positions + place + step, mask=step < length, other=0) if has_mask else step
-        score = tl.load(scores + place * n_labels + state, mask=inside, other=floor)
+        place += tl.load(positions + place + step, mask=there, other=0) if has_mask else step
+        score = tl.load(scores + place[:, None] * n_labels + state, mask=inside, other=floor)
         score += tl.load(start + state, mask=inside & (step == 0), other=0.0)
-        score += tl.load(end + state, mask=inside & (step == length - 1), other=0.0)
+        score += tl.load(end + state, mask=inside & (step == length - 1)[:, None], other=0.0)
         if has_labels:
-            label = tl.load(labels + place, mask=step < length, other=ignore)
-            score = tl.where(restricted & (label != ignore) & (label != state), floor, score)
+            label = tl.load(labels + place, mask=there, other=ignore)[:, None]
+            score = tl.where(restricted[:, None] & (label != ignore) & (label != state), floor, score)
         return tl.maximum(score, floor), place
+
+    @triton.jit
+    def _table(transitions, n_labels, padded: tl.constexpr, floor: tl.constexpr):  # type: ignore[no-untyped-def]
+        """Transitions, their largest, where they are, and which are there."""
+        rows, columns = tl.arange(0, padded)[:, None], tl.arange(0, padded)[None, :]
+        at, both = rows * n_labels + columns, (rows < n_labels) & (columns < n_labels)
+        table = tl.maximum(tl.load(transitions + at, mask=both, other=floor), floor)
+        return table, tl.max(tl.max(table, 1), 0), at, both
+
+    @triton.jit
+    def _forward(log_a, table, entries, is_wide, block: tl.constexpr):  # type: ignore[no-untyped-def]
+        """log of exp(log_a), the largest of each row 1, times exp(table), or with one row in linear space entries."""
+        if block > 1:
+            found = tl.log(tl.dot(tl.exp(log_a), entries, input_precision="ieee"))
+        elif is_wide != 0:
+            joint = log_a[:, :, None] + table[None, :, :]
+            top = tl.max(joint, 1)
+            found = top + tl.log(tl.sum(tl.exp(joint - top[:, None, :]), 1))
+        else:
+            found = tl.log(tl.sum(tl.exp(log_a)[:, :, None] * entries[None, :, :], 1))
+        return found
 
     @triton.jit
     def _sum_chains(  # type: ignore[no-untyped-def]
         scores, transitions, start, end, wide, lengths, positions, labels, out, batch, total, times, n_labels, ignore,
-        padded: tl.constexpr, programs: tl.constexpr, has_mask: tl.constexpr, has_labels: tl.constexpr,
-        floor: tl.constexpr, wide_only: tl.constexpr,
+        padded: tl.constexpr, block: tl.constexpr, programs: tl.constexpr, has_mask: tl.constexpr,
+        has_labels: tl.constexpr, floor: tl.constexpr, only: tl.constexpr,
     ):  # fmt: skip
-        state = tl.arange(0, padded)
-        rows, columns = tl.arange(0, padded)[:, None], tl.arange(0, padded)[None, :]
-        both = (rows < n_labels) & (columns < n_labels)
-        table = tl.maximum(tl.load(transitions + rows * n_labels + columns, mask=both, other=floor), floor)
-        top = tl.max(tl.max(table, 1), 0)
+        """Blocks of sequences side by side; ``only`` where the table needs log space (1) or not (0), or always (-1)."""
+        state = tl.arange(0, padded)[None, :]
+        table, top, _, _ = _table(transitions, n_labels, padded, floor)
         entries = tl.exp(table - top)
-        is_wide = tl.load(wide) != 0
-        shift = tl.where(is_wide, 0.0, top)
+        is_wide = tl.load(wide)
+        shift = tl.where(is_wide != 0, 0.0, top)
         here = total
-        if wide_only and not is_wide:
+        if only >= 0 and is_wide != only:
             here = 0
-        for number in range(tl.program_id(0), here, programs):
+        for first in range(tl.program_id(0) * block, here, programs * block):
+            number = first + tl.arange(0, block)
             sequence, restricted = number % batch, number >= batch
-            length = tl.load(lengths + sequence) if has_mask else times
-            log_a, _ = _token(
+            length = tl.load(lengths + sequence) if has_mask else tl.zeros_like(number) + times
+            length = tl.where(number < total, length, 0)
+            log_a, _ = _tokens(
                 scores, start, end, labels, positions, sequence, 0, length, times, n_labels, ignore, restricted, state,
                 has_mask, has_labels, floor,
             )  # fmt: skip
-            following, _ = _token(
+            following, _ = _tokens(
                 scores, start, end, labels, positions, sequence, 1, length, times, n_labels, ignore, restricted, state,
                 has_mask, has_labels, floor,
             )  # fmt: skip
-            most = tl.max(log_a, 0)
-            log_a -= most
-            value = most
-            for step in range(1, length):
+            value = tl.max(log_a, 1)
+            log_a -= value[:, None]
+            for step in range(1, tl.max(length, 0)):
                 score = following
-                following, _ = _token(
+                following, _ = _tokens(
                     scores, start, end, labels, positions, sequence, step + 1, length, times, n_labels, ignore,
                     restricted, state, has_mask, has_labels, floor,
                 )  # fmt: skip
-                log_a = tl.maximum(_step(log_a, table, entries, is_wide) + shift, floor) + score
-                most = tl.max(log_a, 0)
-                log_a -= most
-                value += most
-            value += tl.log(tl.sum(tl.exp(log_a), 0))
-            tl.store(out + number, tl.where(length > 0, value, 0.0))
+                new = tl.maximum(_forward(log_a, table, entries, is_wide, block) + shift, floor) + score
+                most, on = tl.max(new, 1), step < length
+                log_a = tl.where(on[:, None], new - most[:, None], log_a)
+                value += tl.where(on, most, 0.0)
+            value += tl.log(tl.sum(tl.exp(log_a), 1))
+            tl.store(out + number, tl.where(length > 0, value, 0.0), mask=number < total)
 
     @triton.jit
     def _believe_chains(  # type: ignore[no-untyped-def]
         scores, transitions, start, end, wide, lengths, positions, labels, weights, nodes, pairs, batch, total, times,
         n_labels, ignore,
-        padded: tl.constexpr, programs: tl.constexpr, has_mask: tl.constexpr, has_labels: tl.constexpr,
-        floor: tl.constexpr, wide_only: tl.constexpr,
+        padded: tl.constexpr, block: tl.constexpr, programs: tl.constexpr, has_mask: tl.constexpr,
+        has_labels: tl.constexpr, floor: tl.constexpr, only: tl.constexpr,
     ):  # fmt: skip
-        state = tl.arange(0, padded)
-        rows, columns = tl.arange(0, padded)[:, None], tl.arange(0, padded)[None, :]
-        both = (rows < n_labels) & (columns < n_labels)
-        table = tl.maximum(tl.load(transitions + rows * n_labels + columns, mask=both, other=floor), floor)
-        top = tl.max(tl.max(table, 1), 0)
+        """As :func:`_sum_chains`, forward and back."""
+        state = tl.arange(0, padded)[None, :]
+        table, top, at, both = _table(transitions, n_labels, padded, floor)
         entries = tl.exp(table - top)
-        is_wide = tl.load(wide) != 0
+        is_wide = tl.load(wide)
         sums = tl.zeros((padded, padded), table.dtype)
         here = total
-        if wide_only and not is_wide:
+        if only >= 0 and is_wide != only:
             here = 0
-        for number in range(tl.program_id(0), here, programs):
+        for first in range(tl.program_id(0) * block, here, programs * block):
+            number = first + tl.arange(0, block)
             sequence, restricted = number % batch, number >= batch
-            length = tl.load(lengths + sequence) if has_mask else times
+            length = tl.load(lengths + sequence) if has_mask else tl.zeros_like(number) + times
+            length = tl.where(number < total, length, 0)
             weight = tl.load(weights + sequence)
-            out = nodes + tl.where(restricted, batch, 0).to(tl.int64) * times * n_labels
-            log_a, place = _token(
-                scores, start, end, labels, positions, sequence, 0, length, times, n_labels, ignore, restricted, state,
-                has_mask, has_labels, floor,
-            )  # fmt: skip
-            log_a -= tl.max(log_a, 0)
-            for step in range(1, length):
-                tl.store(out + place * n_labels + state, log_a, mask=state < n_labels)
-                score, place = _token(
-                    scores, start, end, labels, positions, sequence, step, length, times, n_labels, ignore, restricted,
-                    state, has_mask, has_labels, floor,
-                )  # fmt: skip
-                log_a = tl.maximum(_step(log_a, table, entries, is_wide), floor) + score
-                log_a -= tl.max(log_a, 0)
-            tl.debug_barrier()  # a is read by other threads than wrote it
-            log_b = tl.zeros((padded,), table.dtype)
-            for back in range(1, length):
-                step = length - back
-                belief = tl.exp(log_a + log_b - tl.max(log_a + log_b, 0))
-                score, place = _token(
-                    scores, start, end, labels, positions, sequence, step, length, times, n_labels, ignore, restricted,
-                    state, has_mask, has_labels, floor,
-                )  # fmt: skip
-                _, earlier = _token(
-                    scores, start, end, labels, positions, sequence, step - 1, length, times, n_labels, ignore,
-                    restricted, state, has_mask, False, floor,
-                )  # fmt: skip
-                log_a = tl.load(out + earlier * n_labels + state, mask=state < n_labels, other=floor)
-                tl.store(out + place * n_labels + state, belief * (weight / tl.sum(belief, 0)), mask=state < n_labels)
-                log_f = score + log_b
-                log_f -= tl.max(log_f, 0)
-                signed = tl.where(restricted, -weight, weight)
-                if is_wide:
-                    joint = table + log_f[None, :]
-                    most = tl.max(joint, 1)
-                    log_b = most + tl.log(tl.sum(tl.exp(joint - most[:, None]), 1))
-                    joint += log_a[:, None]
-                    joint = tl.exp(joint - tl.max(tl.max(joint, 1), 0))
-                    sums += joint * (signed / tl.sum(tl.sum(joint, 1), 0))
-                else:
-                    product, before = tl.exp(log_f), tl.exp(log_a)
-                    backward = tl.sum(entries * product[None, :], 1)
-                    sums += before[:, None] * (product * (signed / tl.sum(before * backward, 0)))[None, :]
-                    log_b = tl.log(backward)
-                log_b = tl.maximum(log_b - tl.max(log_b, 0), floor)
-            belief = tl.exp(log_a + log_b - tl.max(log_a + log_b, 0))
-            _, place = _token(
-                scores, start, end, labels, positions, sequence, 0, length, times, n_labels, ignore, restricted, state,
-                has_mask, False, floor,
-            )  # fmt: skip
-            belief *= weight / tl.sum(belief, 0)
-            tl.store(out + place * n_labels + state, belief, mask=(state < n_labels) & (length > 0))
-        sums = tl.where(is_wide, sums, sums * entries)
-        at = tl.program_id(0).to(tl.int64) * n_labels * n_labels + rows * n_labels + columns
-        tl.store(pairs + at, sums, mask=both & (is_wide | (not wide_only)))
-
-    @triton.jit
-    def _tokens(  # type: ignore[no-untyped-def]
-        scores, start, end, labels, positions, sequence, step, length, times, n_labels, ignore, restricted, state,
-        has_mask: tl.constexpr, has_labels: tl.constexpr, floor: tl.constexpr,
-    ):  # fmt: skip
-        """:func:`_token` for a block of sequences: exp of scores less the largest, that, and places."""
-        there = step < length
-        inside = there[:, None] & (state[None, :] < n_labels)
-        place = sequence.to(tl.int64) * times
-        place += tl.load(positions + place + step, mask=there, other=0) if has_mask else step
-        score = tl.load(scores + place[:, None] * n_labels + state[None, :], mask=inside, other=floor)
-        ends = tl.load(start + state, mask=state < n_labels, other=0.0)[None, :] * tl.where(step == 0, 1.0, 0.0)
-        last = tl.load(end + state, mask=state < n_labels, other=0.0)[None, :]
-        score += tl.where(inside, ends + tl.where((step == length - 1)[:, None], last, 0.0), 0.0)
-        if has_labels:
-            label = tl.load(labels + place, mask=there, other=ignore)[:, None]
-            score = tl.where(restricted[:, None] & (label != ignore) & (label != state[None, :]), floor, score)
-        score = tl.maximum(score, floor)
-        most = tl.max(score, 1)
-        return tl.exp(score - most[:, None]), most, place
-
-    @triton.jit
-    def _sum_many_chains(  # type: ignore[no-untyped-def]
-        scores, transitions, start, end, wide, lengths, positions, labels, out, batch, total, times, n_labels, ignore,
-        padded: tl.constexpr, block: tl.constexpr, has_mask: tl.constexpr, has_labels: tl.constexpr,
-        floor: tl.constexpr,
-    ):  # fmt: skip
-        """:func:`_sum_chains` for a block of sequences at once, with tables of moderate range."""
-        if tl.load(wide) == 0:
-            state = tl.arange(0, padded)
-            both = (state[:, None] < n_labels) & (state[None, :] < n_labels)
-            table = tl.load(transitions + state[:, None] * n_labels + state[None, :], mask=both, other=floor)
-            top = tl.max(tl.max(table, 1), 0)
-            entries = tl.exp(table - top)
-            number = tl.program_id(0) * block + tl.arange(0, block)
-            sequence, restricted = number % batch, number >= batch
-            length = tl.load(lengths + sequence, mask=number < total, other=0) if has_mask else times
-            length = tl.where(number < total, length, 0)
-            alpha, value, _ = _tokens(
-                scores, start, end, labels, positions, sequence, 0, length, times, n_labels, ignore, restricted, state,
-                has_mask, has_labels, floor,
-            )  # fmt: skip
-            norm = tl.sum(alpha, 1)
-            alpha /= norm[:, None]
-            value += tl.log(norm)
-            for step in range(1, tl.max(length, 0)):
-                token, most, _ = _tokens(
-                    scores, start, end, labels, positions, sequence, step, length, times, n_labels, ignore, restricted,
-                    state, has_mask, has_labels, floor,
-                )  # fmt: skip
-                new = tl.dot(alpha, entries, input_precision="ieee") * token
-                norm = tl.sum(new, 1)
-                on = step < length
-                alpha = tl.where(on[:, None], new / norm[:, None], alpha)
-                value += tl.where(on, tl.log(norm) + most + top, 0.0)
-            tl.store(out + number, tl.where(length > 0, value, 0.0), mask=number < total)
-
-    @triton.jit
-    def _believe_many_chains(  # type: ignore[no-untyped-def]
-        scores, transitions, start, end, wide, lengths, positions, labels, weights, nodes, pairs, batch, total, times,
-        n_labels, ignore,
-        padded: tl.constexpr, block: tl.constexpr, has_mask: tl.constexpr, has_labels: tl.constexpr,
-        floor: tl.constexpr,
-    ):  # fmt: skip
-        """:func:`_believe_chains` likewise."""
-        if tl.load(wide) == 0:
-            state = tl.arange(0, padded)
-            both = (state[:, None] < n_labels) & (state[None, :] < n_labels)
-            at = state[:, None] * n_labels + state[None, :]
-            table = tl.load(transitions + at, mask=both, other=floor)
-            top = tl.max(tl.max(table, 1), 0)
-            entries = tl.exp(table - top)
-            turned = tl.load(transitions + state[None, :] * n_labels + state[:, None], mask=both, other=floor)
-            turned = tl.exp(turned - top)
-            number = tl.program_id(0) * block + tl.arange(0, block)
-            sequence, restricted = number % batch, number >= batch
-            length = tl.load(lengths + sequence, mask=number < total, other=0) if has_mask else times
-            length = tl.where(number < total, length, 0)
-            weight = tl.load(weights + sequence, mask=number < total, other=0.0)
             signed = tl.where(restricted, -weight, weight)
-            out = nodes + tl.where(restricted, batch, 0).to(tl.int64) * times * n_labels
-            used = (state < n_labels)[None, :]
-            alpha, _, place = _tokens(
+            out = nodes + tl.where(restricted, batch, 0).to(tl.int64)[:, None] * times * n_labels + state
+            log_a, place = _tokens(
                 scores, start, end, labels, positions, sequence, 0, length, times, n_labels, ignore, restricted, state,
                 has_mask, has_labels, floor,
             )  # fmt: skip
-            alpha /= tl.sum(alpha, 1)[:, None]
+            log_a -= tl.max(log_a, 1)[:, None]
             for step in range(1, tl.max(length, 0)):
-                tl.store(
-                    out[:, None] + place[:, None] * n_labels + state[None, :], alpha,
-                    mask=used & (step <= length)[:, None],
-                )  # fmt: skip
-                token, _, place = _tokens(
+                used = (state < n_labels) & (step <= length)[:, None]
+                tl.store(out + place[:, None] * n_labels, log_a, mask=used)
+                score, place = _tokens(
                     scores, start, end, labels, positions, sequence, step, length, times, n_labels, ignore, restricted,
                     state, has_mask, has_labels, floor,
                 )  # fmt: skip
-                new = tl.dot(alpha, entries, input_precision="ieee") * token
-                alpha = tl.where((step < length)[:, None], new / tl.sum(new, 1)[:, None], alpha)
+                new = tl.maximum(_forward(log_a, table, entries, is_wide, block), floor) + score
+                log_a = tl.where((step < length)[:, None], new - tl.max(new, 1)[:, None], log_a)
             tl.debug_barrier()  # a is read by other threads than wrote it
-            beta = tl.full((block, padded), 1.0, table.dtype)
-            sums = tl.zeros((padded, padded), table.dtype)
+            log_b = tl.zeros_like(log_a)
             for back in range(1, tl.max(length, 0)):
                 step = tl.max(length, 0) - back
                 on = (step < length)[:, None]
-                token, _, place = _tokens(
+                used = (state < n_labels) & on
+                belief = tl.exp(log_a + log_b - tl.max(log_a + log_b, 1)[:, None])
+                score, place = _tokens(
                     scores, start, end, labels, positions, sequence, step, length, times, n_labels, ignore, restricted,
                     state, has_mask, has_labels, floor,
                 )  # fmt: skip
-                _, _, earlier = _tokens(
+                _, earlier = _tokens(
                     scores, start, end, labels, positions, sequence, step - 1, length, times, n_labels, ignore,
                     restricted, state, has_mask, False, floor,
                 )  # fmt: skip
-                before = tl.load(out[:, None] + earlier[:, None] * n_labels + state[None, :], mask=used & on, other=0.0)
-                belief = alpha * beta
-                belief *= (weight / tl.sum(belief, 1))[:, None]
-                tl.store(out[:, None] + place[:, None] * n_labels + state[None, :], belief, mask=used & on)
-                flow = token * beta
-                flow /= tl.max(flow, 1)[:, None]
-                product = tl.dot(flow, turned, input_precision="ieee")
-                share = tl.where(step < length, signed / tl.sum(before * product, 1), 0.0)
-                left = tl.where(on, before * share[:, None], 0.0)
-                sums += tl.dot(tl.trans(left), tl.where(on, flow, 0.0), input_precision="ieee")
-                beta = tl.where(on, product / tl.max(product, 1)[:, None], beta)
-                alpha = tl.where(on, before, alpha)
-            _, _, place = _tokens(
+                before = tl.load(out + earlier[:, None] * n_labels, mask=used, other=floor)
+                tl.store(out + place[:, None] * n_labels, belief * (weight / tl.sum(belief, 1))[:, None], mask=used)
+                log_f = score + log_b
+                log_f -= tl.max(log_f, 1)[:, None]
+                left, right = tl.exp(before), tl.exp(log_f)
+                if block > 1:
+                    product = tl.dot(right, tl.trans(entries), input_precision="ieee")
+                    share = tl.where(on, (signed / tl.sum(left * product, 1))[:, None], 0.0)
+                    left, right = tl.where(on, left * share, 0.0), tl.where(on, right, 0.0)
+                    sums += tl.dot(tl.trans(left), right, input_precision="ieee")
+                    later = tl.log(product)
+                elif is_wide != 0:
+                    joint = table[None, :, :] + log_f[:, None, :]
+                    most = tl.max(joint, 2)
+                    later = most + tl.log(tl.sum(tl.exp(joint - most[:, :, None]), 2))
+                    joint += before[:, :, None]
+                    joint = tl.exp(joint - tl.max(tl.max(joint, 2), 1)[:, None, None])
+                    share = signed / tl.sum(tl.sum(joint, 2), 1)
+                    sums += tl.sum(joint * share[:, None, None], 0)
+                else:
+                    product = tl.sum(entries[None, :, :] * right[:, None, :], 2)
+                    left *= (signed / tl.sum(left * product, 1))[:, None]
+                    sums += tl.sum(left[:, :, None] * right[:, None, :], 0)
+                    later = tl.log(product)
+                log_b = tl.where(on, tl.maximum(later - tl.max(later, 1)[:, None], floor), log_b)
+                log_a = tl.where(on, before, log_a)
+            belief = tl.exp(log_a + log_b - tl.max(log_a + log_b, 1)[:, None])
+            _, place = _tokens(
                 scores, start, end, labels, positions, sequence, 0, length, times, n_labels, ignore, restricted, state,
                 has_mask, False, floor,
             )  # fmt: skip
-            belief = alpha * beta
             belief *= (weight / tl.sum(belief, 1))[:, None]
-            tl.store(
-                out[:, None] + place[:, None] * n_labels + state[None, :], belief, mask=used & (length > 0)[:, None]
-            )
-            tl.store(pairs + tl.program_id(0).to(tl.int64) * n_labels * n_labels + at, sums * entries, mask=both)
+            tl.store(out + place[:, None] * n_labels, belief, mask=(state < n_labels) & (length > 0)[:, None])
+        sums = tl.where(is_wide != 0, sums, sums * entries)
+        tl.store(pairs + tl.program_id(0).to(tl.int64) * n_labels * n_labels + at, sums, mask=both & (here > 0))
 
 
 def can_chain(scores: Tensor) -> bool:
@@ -425,7 +311,7 @@ def chain_sums(
     total = len(given[0]) * (1 if labels is None else 2)
     out = given[0].new_empty(total)
     if triton is not None:
-        _launch((_sum_chains, _sum_many_chains), places, labels, ignore_index, given, (out,), total)
+        _launch(_sum_chains, places, labels, ignore_index, given, (out,), total)
     return out
 
 
@@ -440,12 +326,12 @@ def chain_beliefs(
     pairs = transitions.new_zeros(min(total, _PROGRAMS), *transitions.shape)
     if triton is not None:
         found = (weights.contiguous(), nodes, pairs)
-        _launch((_believe_chains, _believe_many_chains), places, labels, ignore_index, given, found, total)
+        _launch(_believe_chains, places, labels, ignore_index, given, found, total)
     return (nodes if labels is None else nodes[: len(scores)] - nodes[len(scores) :]), pairs.sum(0)
 
 
 def _launch(
-    kernels: tuple[Any, Any],
+    kernel: Any,
     places: tuple[Tensor, Tensor] | None,
     labels: Tensor | None,
     ignore_index: int,
@@ -453,7 +339,7 @@ def _launch(
     found: tuple[Tensor, ...],
     total: int,
 ) -> None:
-    """Start the kernel for single chains, and where these are many the one for blocks of them, of which one works."""
+    """Start a kernel one sequence at a time, and where there are many also in blocks, of which one does the work."""
     batch, times, n_labels = given[0].shape
     if total == 0:
         return
@@ -466,12 +352,11 @@ def _launch(
     numbers = (batch, total, times, n_labels, ignore_index)
     padded = max(2, triton.next_power_of_2(n_labels))
     known = (places is not None, labels is not None, FLOOR)
-    programs = min(total, _PROGRAMS)
-    warps = max(1, min(8, padded * padded // 1024))
-    kernels[0][(programs,)](*common, *found, *numbers, padded, programs, *known, many, num_warps=warps)
-    if many:
-        blocks = triton.cdiv(total, _BLOCK_CHAINS)
-        kernels[1][(blocks,)](*common, *found, *numbers, padded, _BLOCK_CHAINS, *known, num_warps=4)
+    for block in (1, _BLOCK_CHAINS)[: 1 + many]:
+        programs = min(triton.cdiv(total, block), _PROGRAMS)
+        warps = max(1, min(8, padded * padded // 1024)) if block == 1 else 4
+        only = int(block == 1) if many else -1
+        kernel[(programs,)](*common, *found, *numbers, padded, block, programs, *known, only, num_warps=warps)
 
 
 def tables_at_once(n_labels: int) -> int:

@@ -219,9 +219,8 @@ class CamelLoss(torch.nn.Module):
         self, graphs: GraphBatch, structure: Structure, n_labels: int, entropy: str, consistency: bool = True
     ) -> Stars:
         numbers = graphs.numbers(structure, entropy, own=self.node_factors == "clusters")
-        stars = Stars(structure, numbers, n_labels, consistency=consistency)
-        stars.records = False  # they live for one call: too short for a recording to pay
-        return stars
+        # They live for one call: too short for a recording to pay.
+        return Stars(structure, numbers, n_labels, consistency=consistency, records=False)
 
     def _checked_ids(self, instances: Any, graphs: GraphBatch) -> list[Any] | None:
         """The ids under which state is kept, or None where none is."""

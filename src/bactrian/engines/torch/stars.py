@@ -157,6 +157,7 @@ class Stars(Movable):
         dtype: torch.dtype = torch.float64,
         consistency: bool = True,
         first_edge: bool = False,
+        records: bool = True,
     ) -> None:
         self.structure, self.numbers, self.n_labels, self.dtype = structure, numbers, n_labels, dtype
         self.consistency, self.first_edge = consistency, first_edge
@@ -181,7 +182,7 @@ class Stars(Movable):
         self.unowned = numbers.hub == 0.0
         self._oriented = self._log_tables = torch.zeros(0)
         self.wide = False
-        self.records = device.type == "cuda"
+        self.records = records and device.type == "cuda"
         self._recordings: dict[str, Recording[Any]] = {}
 
     def to(self, device: Any) -> Self:
@@ -201,9 +202,8 @@ class Stars(Movable):
         """The same graphs with messages of their own, which start from these."""
         twin = Stars(
             self.structure, self.numbers, self.n_labels, dtype=self.dtype, consistency=self.consistency,
-            first_edge=self.first_edge,
+            first_edge=self.first_edge, records=False,
         )  # fmt: skip
-        twin.records = False
         for name in ("multipliers", "linearisation", "star_belief"):
             getattr(twin, name).copy_(getattr(self, name))
         return twin
