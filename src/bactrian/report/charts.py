@@ -26,14 +26,14 @@ class Axis:
     start: float
     end: float
     log: bool = False
-    whole: bool = False  #: ticks at whole numbers only
+    step: float = 0.0  #: between the ticks of a linear axis
 
     @staticmethod
     def around(values: Floats, start: float, end: float, *, log: bool = False, whole: bool = False) -> Axis:
-        """An axis that holds all finite values (positive ones if logarithmic), to whole ticks where it is linear."""
+        """An axis that holds all finite values (positive ones if logarithmic); a linear one ends at its ticks."""
         usable = values[np.isfinite(values) & ((values > 0.0) | (not log))]
         if usable.size == 0:
-            return Axis(0.1 if log else 0.0, 1.0, start, end, log)
+            return Axis(0.1 if log else 0.0, 1.0, start, end, log, step=0.2)
         low, high = float(usable.min()), float(usable.max())
         if log:
             margin = 1.3 if high > 3.0 * low else 3.0
@@ -42,7 +42,7 @@ class Axis:
         if high - low <= 1e-9 * size or size == 0.0:
             low, high = low - max(0.1 * size, 0.5), high + max(0.1 * size, 0.5)
         step = _nice_step(high - low, whole)
-        return Axis(float(np.floor(low / step)) * step, float(np.ceil(high / step)) * step, start, end, whole=whole)
+        return Axis(float(np.floor(low / step)) * step, float(np.ceil(high / step)) * step, start, end, step=step)
 
     def holds(self, values: Floats) -> Bools:
         """Which values can be drawn."""
@@ -58,9 +58,8 @@ class Axis:
     def ticks(self) -> list[float]:
         """At most seven round values; powers of ten on a logarithmic axis that spans any."""
         if not self.log:
-            step = _nice_step(self.high - self.low, self.whole)
-            count = round((self.high - self.low) / step)
-            return [float(f"{self.low + k * step:.12g}") for k in range(count + 1)]
+            count = round((self.high - self.low) / self.step)
+            return [float(f"{self.low + k * self.step:.12g}") for k in range(count + 1)]
         first, last = int(np.ceil(np.log10(self.low))), int(np.floor(np.log10(self.high)))
         if last <= first:
             return [m * 10.0**e for e in (first - 1, first) for m in (1, 2, 5) if self.low <= m * 10.0**e <= self.high]
@@ -203,42 +202,44 @@ def _at(axis: Axis, value: float) -> float:
 # --- convergence and calibration ---
 
 
+#: Title, label and values of each chart; learners minimise different objectives, so these are measured from their ends,
+#: and violations that are rounding errors would stretch the axis by orders of magnitude.
+_QUANTITIES: tuple[tuple[str, str, Callable[[Curve], Floats]], ...] = (
+    ("Objective", "objective, distance from its end", lambda curve: np.abs(curve.objective - curve.objective[-1:])),
+    ("Moment gap", "moment gap", lambda curve: curve.moment_gap),
+    (
+        "Consistency violation",
+        "consistency violation",
+        lambda curve: np.where(curve.violation < 1e-9, np.nan, curve.violation),
+    ),
+)
+
+
 def convergence_charts(trainings: Mapping[str, Training], numbers: Mapping[str, int]) -> dict[str, list[Chart]]:
     """Up to three charts for each choice of the horizontal axis, seconds or relinearisations: those with points."""
-    views: dict[str, tuple[Callable[[Training], Curve], Callable[[Curve], Floats], str]] = {
-        "time": (lambda t: t.iterations, lambda curve: curve.seconds, "seconds"),
-        "relinearisations": (
-            lambda t: t.history,
-            lambda curve: (curve.outer + 1).astype(np.float64),
-            "outer iteration",
-        ),
-    }
-    quantities: tuple[tuple[str, str, Callable[[Curve], Floats]], ...] = (
-        ("Objective", "objective, distance from its end", _to_last_objective),
-        ("Moment gap", "moment gap", lambda curve: curve.moment_gap),
-        ("Consistency violation", "consistency violation", _visible_violation),
-    )
     charts: dict[str, list[Chart]] = {}
-    for view, (curve_of, x_of, x_label) in views.items():
-        curves = {name: curve_of(training) for name, training in trainings.items()}
+    for view, x_label in (("time", "seconds"), ("relinearisations", "outer iteration")):
+        by_time = view == "time"
+        curves = {name: training.iterations if by_time else training.history for name, training in trainings.items()}
         if not any(curve.outer.size for curve in curves.values()):
             continue
-        drawn = [
-            line_chart(
-                [
-                    Series(name, numbers[name], x_of(curve), y_of(curve), phase=curve.phase)
-                    for name, curve in curves.items()
-                ],
+        charts[view] = []
+        for title, y_label, y_of in _QUANTITIES:
+            series = []
+            for name, curve in curves.items():
+                x = curve.seconds if by_time else (curve.outer + 1).astype(np.float64)
+                series.append(Series(name, numbers[name], x, y_of(curve), phase=curve.phase))
+            chart = line_chart(
+                series,
                 title=f"{title} against {x_label}",
                 x_label=x_label,
                 y_label=y_label,
-                log_x=view == "time",
+                log_x=by_time,
                 log_y=True,
-                whole_x=view != "time",
+                whole_x=not by_time,
             )
-            for title, y_label, y_of in quantities
-        ]
-        charts[view] = [chart for chart in drawn if any(points for _, points, _ in chart["lines"])]
+            if any(points for _, points, _ in chart["lines"]):
+                charts[view].append(chart)
     return charts
 
 
@@ -259,13 +260,3 @@ def reliability_diagram(reliabilities: Mapping[str, Reliability], numbers: Mappi
         unit_square=True,
         counts=[r.counts for r in reliabilities.values()],
     )
-
-
-def _to_last_objective(curve: Curve) -> Floats:
-    """Learners minimise different objectives, so only their distances from their own ends can share an axis."""
-    return np.abs(curve.objective - curve.objective[-1:])
-
-
-def _visible_violation(curve: Curve) -> Floats:
-    """Rounding errors would stretch the axis over orders of magnitude that mean nothing."""
-    return np.where(curve.violation < 1e-9, np.nan, curve.violation)
