@@ -15,7 +15,7 @@ from bactrian.solvers.solution import Progress
 #: Quasi-Newton steps of a learner at most; they need tens.
 _MAX_ITERATIONS = 1000
 
-#: Of settings that all tasks have, or some.
+#: Ranges of the settings of tasks.
 _RULES = {
     **dict.fromkeys(("n_train", "n_test"), Number(least=1, whole=True)),
     **dict.fromkeys(("seed", "n_shown"), Number(least=0, whole=True)),
@@ -29,7 +29,7 @@ _RULES = {
 
 @dataclass(frozen=True, kw_only=True)
 class DemoSettings:
-    """What a task does."""
+    """Settings of a task."""
 
     learners: tuple[str, ...]
     n_train: int
@@ -65,7 +65,7 @@ class DemoStep:
     progress: Progress | None = None  #: None when the learner begins
 
 
-#: Told where the experiment stands.
+#: Called with the state of the experiment.
 OnStep = Callable[[DemoStep], None]
 Tell = Callable[[Progress], None]
 

@@ -11,7 +11,7 @@ import numpy as np
 from bactrian.runs.comparison import Gallery
 from bactrian.solvers.solution import Solution, Status
 
-#: Told what is going on, a line at a time.
+#: Called with a line about the progress.
 Tell = Callable[[str], None]
 
 

@@ -37,7 +37,7 @@ class Row:
 
 @dataclass(frozen=True)
 class TaggerSettings:
-    """Everything that was chosen, on data kept for choosing."""
+    """All settings, chosen on held-out data."""
 
     features: EntityFeatures
     scheme: str = "BIO"

@@ -169,7 +169,7 @@ class Inputs:
         return Inputs(squared(self.rows(np.ones(self.shape[0], dtype=bool))))
 
     def rows(self, chosen: Bools) -> Any:
-        """The chosen rows, as they may be given to another such object."""
+        """The chosen rows, as input for another :class:`Inputs`."""
         if self.dense is not None:
             return self.dense[chosen]
         pointer, index, value = self.compressed
@@ -180,12 +180,12 @@ class Inputs:
         return BundledRows(own, use, self.bundles.rows(np.ones(self.bundles.shape[0], dtype=bool)))
 
     def description(self) -> dict[str, Any]:
-        """What is not in :meth:`arrays`, as JSON has it."""
+        """What :meth:`of_arrays` needs besides the arrays, for JSON."""
         bundles = None if self.bundles is None else self.bundles.description()
         return {"shape": list(self.shape), "dense": self.dense is not None, "bundles": bundles}
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Everything that multiplying takes, from which :meth:`of_arrays` makes the same inputs again."""
+        """All arrays, from which :meth:`of_arrays` restores the inputs."""
         if self.dense is not None:
             return {"dense": self.dense, "row_blocks": self._row_blocks}
         arrays: dict[str, NDArray[Any]] = {"row_blocks": self._row_blocks, "column_blocks": self._column_blocks}
@@ -197,7 +197,7 @@ class Inputs:
 
     @classmethod
     def of_arrays(cls, description: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> Inputs:
-        """The inputs that :meth:`description` and :meth:`arrays` describe; the arrays are used as they are."""
+        """The inputs of a :meth:`description` and :meth:`arrays`, which are not copied."""
         inputs = cls.__new__(cls)
         inputs.shape = (int(description["shape"][0]), int(description["shape"][1]))
         inputs.dense = arrays["dense"] if description["dense"] else None

@@ -24,7 +24,7 @@ from bactrian.graphs.graph import Domain
 from bactrian.graphs.inputs import checked_rows
 from bactrian.graphs.ragged import first_of, pointer
 
-#: Matrices that need no conversion.
+#: Types of matrices that need no conversion.
 _PLAIN = (np.ndarray, sp.csr_array, sp.csr_matrix)
 
 

@@ -33,7 +33,7 @@ class Observations:
 
 @dataclass(frozen=True)
 class Holes:
-    """What was seen of data with unknown states, R rows as in :class:`Observations`."""
+    """Observations with unknown states, R rows as in :class:`Observations`."""
 
     forbidden: Bools  #: (R, n_hub_states) states that were seen not to be
     weights: Floats  #: (R, M) weight of an instance's part of a row
@@ -96,7 +96,7 @@ class PackedData:
         return self
 
     def require_rows(self, learner: str) -> None:
-        """Refuse data of which only the moments are known, on behalf of a learner that looks at rows."""
+        """Refuse moments without rows, for a learner that needs rows."""
         if self.observations is None:
             raise ValueError(
                 f"{learner} needs observed states, but Moments have only sums of features; choose one of "
@@ -143,7 +143,7 @@ class PackedData:
         return np.repeat(np.arange(layout.n_instances), np.diff(layout.hub_offset[layout.instance_hubs]))
 
     def uniform_counts(self) -> tuple[Floats, Floats]:
-        """Weighted counts of table entries and hub states where all states are alike."""
+        """Weighted counts of table entries and hub states if all states are equally likely."""
         layout = self.layout
         states, entries = np.diff(layout.hub_offset), np.diff(layout.table_offset)
         hubs = np.repeat(self.weights, np.diff(layout.instance_hubs)) / states
@@ -249,8 +249,8 @@ def link_cells(layout: Layout) -> tuple[Ints, Ints]:
 def tables_by_number(data: PackedData, number: Floats) -> PackedData:
     """The same data with a copy of each shared table for every counting number that its clusters have.
 
-    Then the exponential of a table, which is taken once for all of its clusters, is that of each of them. Left as they
-    are where all clusters of a table have one number, or copies would outgrow the messages.
+    Then one exponential of a table serves all of its clusters. The data stays as it is if all clusters of a table have
+    one number, or if copies would outgrow the messages.
     """
     layout = data.layout
     n_shared = layout.table_shared

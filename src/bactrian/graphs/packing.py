@@ -35,7 +35,7 @@ _WORTH_A_PRODUCT = 64
 def pack(data: Any, *, need_labels: bool = True) -> PackedData:
     """Pack anything that ``learn`` accepts, or raise an error that says what is wrong.
 
-    Without ``need_labels`` those of a GraphData are left alone: counting them takes longer than all else.
+    Without ``need_labels`` the labels of a GraphData are ignored: counting them takes longest.
     """
     if isinstance(data, PackedData):
         return data
@@ -77,7 +77,7 @@ def pack(data: Any, *, need_labels: bool = True) -> PackedData:
 
 
 def _pack_samples(data: Samples) -> PackedData:
-    """One instance that stands for all rows; incomplete ones are its holes, equal ones together."""
+    """One instance for all rows; incomplete rows become its holes, equal ones merged."""
     holes = (data.X < 0).any(axis=1)
     if not holes.any():
         return replace(_pack_models([data.model], [data.X], [data.sample_weight]), generative=True)
@@ -105,7 +105,7 @@ def _pack_samples(data: Samples) -> PackedData:
 
 
 def _forbidden(graph: Any, states: Ints, allowed: Mapping[int, Mapping[int, Ints]], name: str) -> Bools:
-    """(n_rows, n_states of all variables) whether a row was seen not to be in a state."""
+    """(n_rows, n_states of all variables) whether observations rule out a state of a row."""
     if isinstance(graph, ClusterGraph) and not graph.is_bethe:
         raise ValueError(
             f"{name}: learning with unknown states (-1) needs a graph with a hub for every variable; build the "
@@ -205,7 +205,7 @@ def _count_pairs(pairs: Ints, starts: Ints, n_entries: int, sizes: Ints, states:
 
 
 def _refuse_forbidden(models: list[LogLinearModel], states: list[Ints], weights: list[Floats]) -> None:
-    """Say which observation is in a state that its model forbids, so that no weights explain it."""
+    """Raise an error that names the first observation in a state that its model forbids."""
     for m, (model, rows, weight) in enumerate(zip(models, states, weights, strict=True)):
         for i, scores in enumerate(model.base_scores):
             if scores is None:

@@ -105,7 +105,7 @@ class MarginFit:
 
 @dataclass(frozen=True, eq=False)
 class FittedMargins:
-    """What a field was fitted to, and its probabilities of the margins, one axis per variable."""
+    """The problem that a field was fitted to, and the fitted margins, one axis per variable."""
 
     problem: MarginProblem
     tables: Sequence[Floats]
@@ -123,7 +123,7 @@ class FittedMargins:
         return joint_of(self.problem.cardinalities, asked, known) if put_together else None
 
     def contents(self) -> tuple[dict[str, Any], Arrays]:
-        """What a file holds of them."""
+        """Attributes and arrays for a file."""
         problem = self.problem
         kept = {
             "scopes": [list(scope) for scope in problem.scopes],
@@ -139,7 +139,7 @@ class FittedMargins:
 
     @staticmethod
     def restored(cardinalities: Ints, n_cells: int, kept: Mapping[str, Any], arrays: Arrays) -> FittedMargins:
-        """The same from a file, checked."""
+        """Margins from the attributes and arrays of a file, checked."""
         base_scopes = Domain(cardinalities, kept["base"]).clusters
         problem = MarginProblem(
             cardinalities=cardinalities,

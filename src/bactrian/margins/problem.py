@@ -68,7 +68,7 @@ _NEAREST = 1e-6
 
 
 class NoStateError(ValueError):
-    """Zeros of margins, base and impossible combinations rule out every joint state."""
+    """Zeros of margins and base, and impossible combinations, rule out every joint state."""
 
 
 @dataclass(frozen=True)

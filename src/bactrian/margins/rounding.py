@@ -232,6 +232,10 @@ def cells_of(
     return cells, excess
 
 
+def distances(states: Ints, cardinalities: Ints, scopes: Sequence[Scope], margins: Sequence[Floats]) -> Floats:
+    """(n_margins,) total variation between the margins of rows and given ones."""
+    return _distances(cells_of(states, cardinalities, scopes, margins)[1], margins, states.shape[0])
+
+
 def _distances(excess: Floats, margins: Sequence[Floats], n: int) -> Floats:
-    """(n_margins,) total variation between the margins of n rows and given ones."""
     return np.add.reduceat(np.abs(excess), pointer([table.size for table in margins])[:-1]) / (2.0 * n)

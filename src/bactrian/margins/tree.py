@@ -67,7 +67,7 @@ def joint_of(cardinalities: Ints, scope: Scope, known: Mapping[Scope, Floats]) -
 
 
 def tree_of(problem: MarginProblem, memory_budget: int, *, refuse: bool = False) -> MarginTree | None:
-    """The junction tree of margins and base; where it does not fit the memory None, or with ``refuse`` an error."""
+    """The junction tree of margins and base; if it does not fit the memory, None, or with ``refuse`` an error."""
     scopes = [*problem.scopes, *(scope for scope, _ in problem.base)]
     try:
         return MarginTree(problem.cardinalities, scopes, memory_budget)

@@ -108,7 +108,7 @@ def learners_of(report: content.Report) -> dict[str, int]:
 
 @singledispatch
 def _prepared(section: content.Section, numbers: Numbering) -> dict[str, Any]:
-    """What a section's template gets beside the section."""
+    """Values for a section's template, besides the section itself."""
     return {}
 
 

@@ -51,8 +51,13 @@ class BenchSettings:
     max_seconds: float | None = None  #: of one training run; where it strikes, figures depend on the machine
 
     @property
+    def n_problems(self) -> int:
+        """Number of fields: each size, sharing, strength and seed."""
+        return len(self.sizes) * 2 * len(self.strengths) * self.n_seeds
+
+    @property
     def limits(self) -> dict[str, Any]:
-        """Those of one training run, as :func:`bactrian.learn` takes them."""
+        """Limits of one training run, as options of :func:`bactrian.learn`."""
         return {"max_iterations": self.max_iterations, "max_seconds": self.max_seconds}
 
     def __post_init__(self) -> None:
@@ -149,7 +154,6 @@ def run_learners(settings: BenchSettings, tell: TellBench | None = None) -> list
     """Every learner on every field."""
     rows: list[BenchRow] = []
     learners = bench_learners()
-    total = len(settings.sizes) * 2 * len(settings.strengths) * settings.n_seeds
     for number, problem in enumerate(problems(settings)):
         if not number:  # compiled code is loaded, and missing code compiled, outside the times
             for name, learner in learners.items():
@@ -157,7 +161,12 @@ def run_learners(settings: BenchSettings, tell: TellBench | None = None) -> list
         reference: Solution | None = None
         for name in sorted(learners, key=lambda name: name != "exact"):  # the others are measured against it
             if tell is not None:
-                tell(name, f"{problem.size.name} {problem.sharing} strength {problem.strength:g}", number, total)
+                tell(
+                    name,
+                    f"{problem.size.name} {problem.sharing} strength {problem.strength:g}",
+                    number,
+                    settings.n_problems,
+                )
             row, solution = run_one(problem, name, learners[name], settings, reference)
             reference = solution if name == "exact" else reference
             rows.append(row)

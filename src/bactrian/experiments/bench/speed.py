@@ -67,12 +67,11 @@ def run_speed(
     settings: BenchSettings, rows: Sequence[BenchRow], repeats: int = 3, tell: TellBench | None = None
 ) -> list[SpeedRow]:
     """Every pair on every field where its second learner converged according to ``rows``, those of the comparison."""
-    total = len(settings.sizes) * 2 * len(settings.strengths) * settings.n_seeds
     converged = {(row.size, row.sharing, row.strength, row.seed, row.learner) for row in rows if row.converged}
     timed: list[SpeedRow] = []
     for number, problem in enumerate(problems(settings)):
         if tell is not None:
-            tell("speed", f"{problem.size.name} {problem.sharing} {problem.strength:g}", number, total)
+            tell("speed", f"{problem.size.name} {problem.sharing} {problem.strength:g}", number, settings.n_problems)
         place = (problem.size.name, problem.sharing, problem.strength, problem.seed)
         pairs = [pair for pair in PAIRS if (*place, pair[1]) in converged]
         seconds = _best_times(problem, settings, repeats, list(dict.fromkeys(name for pair in pairs for name in pair)))
@@ -99,16 +98,11 @@ def _best_times(
 def summarise_speed(rows: Sequence[SpeedRow]) -> list[SpeedSummary]:
     """Ratios per size and pair."""
     found = []
-    for size in dict.fromkeys(row.size for row in rows):
-        for first, second in PAIRS:
-            own = [row for row in rows if (row.size, row.first, row.second) == (size, first, second)]
-            kept = [row for row in own if row.counts]
-            if not kept:
-                found.append(SpeedSummary(size, first, second, 0, len(own), np.nan, np.nan, np.nan, np.nan, 0))
-                continue
-            ratios = np.array([row.ratio for row in kept])
-            total = sum(row.first_seconds for row in kept) / sum(row.second_seconds for row in kept)
-            spread = (float(np.median(ratios)), float(ratios.min()), float(ratios.max()))
-            n_faster = int((ratios <= 1.0).sum())
-            found.append(SpeedSummary(size, first, second, len(kept), len(own), total, *spread, n_faster))
+    for group in dict.fromkeys((row.size, row.first, row.second) for row in rows):
+        own = [row for row in rows if (row.size, row.first, row.second) == group]
+        kept = [row for row in own if row.counts]
+        ratios = np.array([row.ratio for row in kept] or [np.nan])
+        total = sum(row.first_seconds for row in kept) / sum(row.second_seconds for row in kept) if kept else np.nan
+        spread = float(np.median(ratios)), float(ratios.min()), float(ratios.max())
+        found.append(SpeedSummary(*group, len(kept), len(own), total, *spread, int((ratios <= 1.0).sum())))
     return found

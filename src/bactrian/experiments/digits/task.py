@@ -57,7 +57,7 @@ _SUMMARY = (
 
 @dataclass(frozen=True, kw_only=True)
 class DigitsSettings(DemoSettings):
-    """What the experiment does; the defaults are those of ``bactrian demo``."""
+    """Settings of the task; the defaults are those of ``bactrian demo``."""
 
     learners: tuple[str, ...] = tuple(LEARNERS)
     n_train: int = 40
