@@ -137,6 +137,14 @@ def test_large_data_are_judged_by_a_sample_of_whole_graphs() -> None:
     assert chosen_prior(data, ("nodes", "edges"), 1) == chosen_prior(part, ("nodes", "edges"), 1)
 
 
+@pytest.mark.parametrize(("n", "n_parts"), [(599, 3), (600, 1)])
+def test_one_part_is_held_out_where_it_has_graphs_enough(n: int, n_parts: int) -> None:
+    data = graphs(n)
+    trial = Trial(data, lambda scores: np.ones(data.n_weights), Workers(1), Deadline(None))
+    assert [held_out.size > data.n_nodes // 4 for held_out in trial.held_out] == [True] * n_parts
+    assert np.unique(np.concatenate(trial.held_out)).size == sum(map(np.size, trial.held_out))
+
+
 def test_packs_choose_what_files_do(tmp_path: Path) -> None:
     lines = []
     rng = np.random.default_rng(1)

@@ -113,6 +113,20 @@ def test_auto_takes_what_held_out_labels_like_best() -> None:
     assert given.prior_variance_ == crf.prior_variance_
 
 
+def test_auto_sees_that_edges_among_unknown_labels_mislead() -> None:
+    """Known neighbours say much, but edges as dense as these make unknown labels all alike."""
+    rng, n = np.random.default_rng(8), 2_000
+    labels = rng.integers(5, size=n)
+    pairs = rng.integers(n, size=(25 * n, 2))
+    joined = rng.random(len(pairs)) < np.where(labels[pairs[:, 0]] == labels[pairs[:, 1]], 0.8, 0.1)
+    edges = np.unique(np.sort(pairs[joined & (pairs[:, 0] != pairs[:, 1])], axis=1), axis=0)
+    graph = np.eye(5)[labels] + 2.0 * rng.normal(size=(n, 5)), rng.permutation(edges)[: 5 * n]
+    known = np.where(rng.random(n) < 0.1, labels, -1)
+    crf, edges_alone = (bt.GraphCRF(neighbours=how).fit([graph], [known]) for how in ("auto", "edges"))
+    right = [np.mean((model.predict([graph], known=[known])[0] == labels)[known < 0]) for model in (crf, edges_alone)]
+    assert right[0] > right[1] + 0.1
+
+
 def test_auto_is_edges_where_neighbours_differ() -> None:
     graph, _, known = network(6, same=0.05, signal=2.0)
     crf, edges_alone = (bt.GraphCRF(neighbours=how).fit([graph], [known]) for how in ("auto", "edges"))

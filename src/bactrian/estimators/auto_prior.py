@@ -6,8 +6,8 @@ labels (Besag's conditionals; The Statistician 24(3), 1975), with the weights of
     log p(y_i | y of the neighbours, x_i) = w[y_i] . x_i + sum_j t_ij[y_i, y_j] - log of the sum of exp over y_i
 
 whose loss on held-out labels costs no messages. Of at most 10,000 labels, two thirds are learned from and a third is
-held out, three times, each fit from the weights of the last, and a variance is walked up or down in half decades as
-long as the loss falls:
+held out, three times unless 200 graphs, or nodes of one, are a third, each fit from the weights of the last, and a
+variance is walked up or down in half decades as long as the loss falls:
 
 1. the variance of scores of nodes, s, by their features alone;
 2. that of each kind of edges, given s;
@@ -42,8 +42,9 @@ from bactrian.solvers.solution import ConvergenceWarning, Progress, Solution
 
 #: Variance of scores of a node, and of an edge, where too few labels are known to choose one.
 NODES, EDGES = 30.0, 1.0
-#: Labels that are looked at, parts into which they are divided, and how few are too few for that.
-MOST, _FOLDS, _LEAST = 10_000, 3, 12
+#: Labels that are looked at, parts into which they are divided, how few are too few for that, and graphs (or nodes of
+#: one) of a part that are enough to look at it alone.
+MOST, _FOLDS, _LEAST, _ENOUGH = 10_000, 3, 12, 200
 #: Range of variances of scores.
 _NODE_RANGE, _EDGE_RANGE = (0.03, 3e4), (0.01, 10.0)
 #: Variance of tables of a field's edges where too few rows are complete to choose one, the one from which it is walked,
@@ -122,19 +123,22 @@ def chosen_prior(
     return {name: value for name, value in prior(found).items() if has_intercept or name != "intercept"}
 
 
-def held_out_loss(
+def weights_beside(
     data: GraphData,
     names: Sequence[str],
     n_features: int,
     prior: dict[str, float],
     n_threads: int | None,
     deadline: Deadline,
-) -> float:
-    """Mean log loss of held-out labels given features and known neighbours, at a prior."""
+    *,
+    edges: bool,
+) -> list[tuple[Floats, Ints]]:
+    """Weights of such conditionals, or of nodes alone, from parts of the labels, and nodes that each did not see."""
     blocks = graph_blocks(data, names, n_features)
     trial = Trial(data, lambda _: variances(prior, blocks), Workers(n_threads), deadline)
     with single_threaded_blas():
-        return trial.loss({}, edges=True) / trial.weight
+        trial.loss({}, edges=edges)
+    return [(trial.weights(f), held_out) for f, held_out in enumerate(trial.held_out)]
 
 
 def _chosen(trial: Trial, usual: dict[str, float], nodes: str) -> dict[str, float]:
@@ -311,7 +315,7 @@ class Trial:
     ) -> None:
         assert data.labels is not None
         scores, self._variances, self._deadline = data.scores, variances, deadline
-        chosen, fold = divided(data)
+        chosen, fold, n_folds = divided(data)
         rows = scores.inputs.rows(chosen)
         rows = rows.multiplied_out() if isinstance(rows, BundledRows) else rows
         squares, counts = Inputs(rows).squares_and_counts()
@@ -326,9 +330,10 @@ class Trial:
         self._scale = np.concatenate([scale, np.ones(self._own.size - own.size)])
         weights = np.repeat(data.weights, np.diff(data.node_pointer))
         nodes = np.flatnonzero(chosen)
-        self.has_edges, self.weight = False, float(weights[nodes].sum())
-        self.folds, self._starts = [], [np.zeros(0)] * _FOLDS
-        for f in range(_FOLDS):
+        self.has_edges, self._n_weights = False, scores.n_weights
+        self.held_out = [nodes[fold == f] for f in range(n_folds)]
+        self.folds, self._starts = [], [np.zeros(0)] * n_folds
+        for f in range(n_folds):
             sides = []
             for part in (fold != f, fold == f):
                 place = np.full(data.n_nodes, -1)
@@ -346,6 +351,12 @@ class Trial:
         used = (data.labels[pairs] >= 0).all(axis=1) & (place[pairs] >= 0).any(axis=1)
         inputs = None if kind.inputs is None else kind.inputs.rows(used)
         return _Edges(kind.table, inputs, place[pairs[used]].T, data.labels[pairs[used]].T)
+
+    def weights(self, fold: int) -> Floats:
+        """All weights, as they were last learned beside a part."""
+        found = np.zeros(self._n_weights)
+        found[self._own[: self._starts[fold].size]] = self._starts[fold]
+        return found
 
     def loss(self, scores: dict[str, float], *, edges: bool) -> float:
         """The loss of what is held out at variances of scores, without edges or with; fits start where the last did."""
@@ -383,13 +394,17 @@ class Trial:
         return found.x
 
 
-def divided(data: GraphData) -> tuple[Bools, Ints]:
-    """The labels that are looked at, and the part of each: whole graphs where there are many, else nodes."""
+def divided(data: GraphData) -> tuple[Bools, Ints, int]:
+    """The labels that are looked at, the part of each, and how many parts to hold out in turn.
+
+    Parts are of whole graphs where there are many, else of nodes.
+    """
     assert data.labels is not None
     rng, known = np.random.default_rng(0), np.flatnonzero(data.labels >= 0)
     graph = np.repeat(np.arange(data.n_graphs), np.diff(data.node_pointer))
     used = np.unique(graph[known])
-    if used.size >= 2 * _FOLDS:
+    whole = used.size >= 2 * _FOLDS
+    if whole:
         part = np.full(data.n_graphs, -1)
         part[used] = rng.permutation(used.size) % _FOLDS
         fold = part[graph[known]]
@@ -398,4 +413,4 @@ def divided(data: GraphData) -> tuple[Bools, Ints]:
         fold = rng.permutation(known.size) % _FOLDS
     chosen = np.zeros(data.n_nodes, dtype=bool)
     chosen[known] = True
-    return chosen, fold
+    return chosen, fold, 1 if (used.size if whole else known.size) >= _FOLDS * _ENOUGH else _FOLDS

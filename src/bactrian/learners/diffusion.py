@@ -68,6 +68,11 @@ def diffused(rows: Any, edges: Ints, restart: float) -> Floats:
     return Diffusion(edges, len(dense), restart).times(dense)
 
 
+def agreement(data: GraphData) -> float:
+    """What equal labels of neighbours score: 1 / mean degree."""
+    return 0.5 * data.n_nodes / max(len(data.edges), 1)
+
+
 def smoothed(scores: Floats, labels: Ints, neighbours: sp.csr_array, weight: float) -> Floats:
     """Mean field: probabilities (n_nodes, n_labels) of labels at scores of nodes; labels from 0 are fixed."""
     known = np.flatnonzero(labels >= 0)
@@ -98,11 +103,11 @@ def learn_diffused(
     began, deadline, labels, known = perf_counter(), Deadline(max_seconds), data.labels, data.labels >= 0
     rows = data.scores.inputs.rows(np.ones(data.n_nodes, dtype=bool))
     diffusion, neighbours = Diffusion(data.edges, data.n_nodes, restart), adjacency_matrix(data.edges, data.n_nodes)
-    agreement = 0.5 * data.n_nodes / max(len(data.edges), 1)
     precision = 1.0 / np.broadcast_to(np.inf if variance is None else variance, data.n_weights)[: data.scores.bounds[1]]
     weights, table, evaluations, stopped = np.zeros(data.n_weights), data.tables[0], 0, False
     nodes, (tied, *_) = data.scores.split(weights)  # views
-    tied[0, 0 if table.is_pooled else np.diag(table.index)] = agreement / (table.attraction if table.is_pooled else 1.0)
+    score = agreement(data)
+    tied[0, 0 if table.is_pooled else np.diag(table.index)] = score / (table.attraction if table.is_pooled else 1.0)
 
     def fit(q: Floats, counts: Floats, limit: int, outer: int) -> Minimum:
         def value_and_gradient(x: Floats) -> tuple[float, Floats]:
@@ -136,7 +141,7 @@ def learn_diffused(
         if stopped or deadline.has_passed or settled:
             break
         before = found.value
-        found = fit(smoothed(diffusion.times(rows @ nodes), labels, neighbours, agreement), counts, _ITERATIONS, outer)
+        found = fit(smoothed(diffusion.times(rows @ nodes), labels, neighbours, score), counts, _ITERATIONS, outer)
         settled = outer > 1 and abs(found.value - before) <= tolerance * abs(before)
     status = Status.TIME_LIMIT if deadline.has_passed else Status.CONVERGED if settled else Status.ITERATION_LIMIT
     status = Status.STOPPED if stopped else status
