@@ -10,7 +10,7 @@ import pytest
 import bactrian as bt
 from bactrian.graphs.graph import junction_tree_graph
 from bactrian.graphs.packing import TablePlan, build_layout, pack_models
-from bactrian.graphs.ragged import Ragged, first_of, kinds_of_flags, numbered
+from bactrian.graphs.ragged import Ragged, first_of, kinds_of_rows, numbered
 from bactrian.graphs.structure import structure_of
 
 
@@ -110,11 +110,11 @@ def test_rows_of_different_lengths() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 3, 32, 33, 70])
-def test_kinds_of_flags_are_those_of_equal_rows(n: int) -> None:
+def test_kinds_of_rows_are_those_of_equal_rows(n: int) -> None:
     rng = np.random.default_rng(n)
     rows = (rng.random((40, n)) < 0.5)[rng.integers(40, size=200)]
     rows[:20] ^= np.arange(n) == n - 1  # which differ in the last flag alone
     equal = (rows[:, None] == rows[None]).all(axis=2)
-    kind = kinds_of_flags(rows)
+    kind = kinds_of_rows(rows.T, len(rows))
     np.testing.assert_array_equal(kind[:, None] == kind[None], equal)
     assert set(kind.tolist()) == set(range(int(kind.max()) + 1))

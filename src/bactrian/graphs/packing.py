@@ -22,7 +22,7 @@ from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.loglinear import ClusterTables, Instance, LogLinearModel, Moments, Samples
 from bactrian.graphs.packed import Holes, Observations, PackedData, instance_blocks
-from bactrian.graphs.ragged import Ragged, first_of, kinds_of_flags, numbered, pointer, ranges
+from bactrian.graphs.ragged import Ragged, first_of, kinds_of_rows, numbered, pointer, ranges
 from bactrian.graphs.scores import ScoreMap, SparseScores
 from bactrian.graphs.structure import GraphStructure, structure_of, structure_of_scopes
 
@@ -99,7 +99,7 @@ def _pack_samples(data: Samples) -> PackedData:
     packed = replace(packed, weights=data.sample_weight[seen].sum(keepdims=True), generative=True)
     allowed = {r: data.allowed[row] for r, row in enumerate(part.tolist()) if row in data.allowed}
     forbidden = _forbidden(data.model.graph, data.X[part], allowed, "X")
-    kind = kinds_of_flags(forbidden)
+    kind = kinds_of_rows(forbidden.T, len(forbidden))
     weights = np.bincount(kind, weights=data.sample_weight[part]).astype(np.float64)
     return replace(packed, holes=Holes(forbidden[first_of(kind)], weights[:, None], complete))
 

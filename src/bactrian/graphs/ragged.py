@@ -105,13 +105,19 @@ class Ragged(NamedTuple):
         return found
 
 
-def kinds_of_flags(rows: Bools) -> Ints:
-    """A number for each row of flags, from 0, the same for equal rows: 32 flags at a time are one key."""
-    found = np.zeros(len(rows), dtype=np.int64)
-    for first in range(0, rows.shape[1], 32):
-        part = rows[:, first : first + 32]
-        found = numbered((found << part.shape[1]) + part @ (1 << np.arange(part.shape[1])))
-    return found
+def kinds_of_rows(columns: Iterable[Ints | Bools], n_rows: int) -> Ints:
+    """A number for each row, from 0, the same for equal rows, whose columns are not negative.
+
+    Columns are digits of a key, numbered anew where it would outgrow 64 bits.
+    """
+    found, capacity = np.zeros(n_rows, dtype=np.int64), 1
+    for column in columns:
+        radix = int(column.max(initial=0)) + 1
+        if capacity * radix >= 1 << 62:
+            found = numbered(found)
+            capacity = int(found.max(initial=0)) + 1
+        found, capacity = found * radix + column, capacity * radix
+    return numbered(found)
 
 
 def numbered(keys: Ints) -> Ints:

@@ -48,7 +48,7 @@ from bactrian.graphs.conditioning import Conditioned, conditioned
 from bactrian.graphs.junction import JunctionData, on_junction_trees
 from bactrian.graphs.packed import Holes, PackedData
 from bactrian.graphs.packing import projection_map
-from bactrian.graphs.ragged import first_of, kinds_of_flags, numbered, pointer
+from bactrian.graphs.ragged import first_of, kinds_of_rows, numbered, pointer
 from bactrian.graphs.scores import RememberedScores
 from bactrian.learners.likelihood import Likelihood
 from bactrian.parallel.threads import Context, Workers
@@ -371,7 +371,7 @@ class SharedRows:
         at, shape, allowed = scope.index(variable), tuple(self._sizes[v] for v in scope), self._allowed[variable]
         left, stride = [v for v in scope if v != variable], prod(shape[at + 1 :])
         size = prod(shape) // shape[at]
-        kind = kinds_of_flags(allowed)
+        kind = kinds_of_rows(allowed.T, len(allowed))
         for each in incoming:
             kind = numbered(kind * (each.kind.max() + 1) + each.kind)
         n_allowed = np.prod([np.ones(kind.size), *(self._n_allowed[v] for v in left)], axis=0)

@@ -46,7 +46,7 @@ from bactrian.engines.numba.sparse import Segments, add_table_rows, collect_tabl
 from bactrian.graphs.inputs import N_BLOCKS
 from bactrian.graphs.packed import Observations, PackedData
 from bactrian.graphs.packing import TablePlan, build_layout, pack_layout
-from bactrian.graphs.ragged import Ragged, pointer
+from bactrian.graphs.ragged import Ragged, first_of, kinds_of_rows, pointer
 from bactrian.graphs.scores import ScoreMap, SpreadScores
 from bactrian.graphs.structure import Incidence, no_structure, structure_of_scopes
 from bactrian.parallel.threads import Context, Workers, balanced_blocks
@@ -208,10 +208,11 @@ def _collapse(pieces: _Pieces, incidence: Incidence, start: Ints, observations: 
 def _distinct(sizes: Ints, offset: Ints, stride: Ints, share: Floats, own_states: Ints, weights: Floats) -> _Distinct:
     """Merge conditionals with equal terms; the counts of observed states keep their weights apart."""
     n_rows, largest = own_states.shape[1], int(sizes.max())
-    _, kind = _classes([sizes, *stride.T])
+    kind = kinds_of_rows([sizes, *stride.T], sizes.size)
     # Hubs come last among the terms, and tell conditionals apart best.
     columns = [offset[:, j].ravel() for j in reversed(range(stride.shape[1]))]
-    representative, code = _classes([*columns, np.repeat(kind, n_rows)])
+    code = kinds_of_rows([*columns, np.repeat(kind, n_rows)], kind.size * n_rows)
+    representative = first_of(code)
     counts = (
         np.bincount(
             code * largest + own_states.ravel(), weights=weights.ravel(), minlength=largest * representative.size
@@ -222,25 +223,6 @@ def _distinct(sizes: Ints, offset: Ints, stride: Ints, share: Floats, own_states
     counted = counts.any(axis=1)
     piece, row = np.divmod(representative[counted], n_rows)
     return _Distinct(sizes[piece], offset[piece, :, row], stride[piece], share[piece], counts[counted])
-
-
-def _classes(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """Classes of equal rows: the first row of each, and the class of every row.
-
-    Columns are digits of one code, made compact by sorting only where it would outgrow 64 bits.
-    """
-    code, capacity = np.zeros(columns[0].size, dtype=np.int64), 1
-    for column in columns:
-        least = int(column.min())
-        radix = int(column.max()) - least + 1
-        if capacity * radix >= 1 << 62:
-            _, first, code = np.unique(code, return_index=True, return_inverse=True)
-            capacity = first.size
-            if capacity == code.size:
-                return first, code
-        code, capacity = code * radix + (column - least), capacity * radix
-    _, first, code = np.unique(code, return_index=True, return_inverse=True)
-    return first, code
 
 
 def _spread_matrix(found: Sequence[_Distinct], n_old: int) -> sp.csr_array:
@@ -267,10 +249,9 @@ def _pack_hubs(instance_hubs: Ints, size: Ints, weights: Floats, scores: ScoreMa
 def _merge_rows(observations: Observations) -> Observations:
     """Distinct rows, each with the sum of the weights of its copies; rows of weight 0 are left out."""
     counted = observations.weights[:, 0] > 0.0
-    states = np.ascontiguousarray(observations.states[counted])
-    as_bytes = states.astype(np.min_scalar_type(int(states.max(initial=0))), copy=False)
-    rows = np.ascontiguousarray(as_bytes).view(np.dtype((np.void, max(1, as_bytes.itemsize * as_bytes.shape[1]))))
-    _, first, kind = np.unique(rows.ravel(), return_index=True, return_inverse=True)
+    states = observations.states[counted]
+    kind = kinds_of_rows(states.T, len(states))
+    first = first_of(kind)
     weights = np.bincount(kind, weights=observations.weights[counted, 0], minlength=first.size)
     return Observations(states[first], weights[:, None].astype(np.float64, copy=False))
 
