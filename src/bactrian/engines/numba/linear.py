@@ -249,28 +249,31 @@ def believe(
 
 @njit(fastmath=FAST_MATH, forceinline=True)
 def divide_messages(
-    message: Floats, product: Floats, belief: Floats, at: int, of: int, to: int, degree: int, n: int
-) -> tuple[float, int]:
-    """u = b / m for ``degree`` links: message[at:] = belief[to:] / product[of:] each.
+    message: Floats, product: Floats, belief: Floats, target: Floats, at: int, to: int, degree: int, normalised: bool,
+    n: int,
+) -> tuple[float, int]:  # fmt: skip
+    """u = b / m for ``degree`` links: target[at:] = belief[to:] / product each, where message[at:] was u before.
 
-    Returns the largest change of a marginal, which was message * product, normalised, and how many rose by more than
-    ``RISE`` times themselves.
+    Returns the largest change of a marginal, which was message * product, divided by its sum unless that is 1, and how
+    many rose by more than ``RISE`` times themselves. Positive numbers are in the order of their bits, whose largest is
+    found in a loop that vectorises.
     """
-    at, of, to, n, change, rises = unsigned(at), unsigned(of), unsigned(to), unsigned(n), 0.0, 0
+    at, to, n, change, rises = unsigned(at), unsigned(to), unsigned(n), 0, 0
     for j in range(unsigned(degree)):
-        i, p, total, largest = at + j * n, of + j * n, 0.0, 0.0
-        for k in range(n):
-            total += message[i + k] * product[p + k]
+        i, p, total = at + j * n, j * n, 1.0
+        if not normalised:
+            total = 0.0
+            for k in range(n):
+                total += message[i + k] * product[p + k]
         inverse = 1.0 / total
         for k in range(n):
             factor, wanted = product[p + k], belief[to + k]
             marginal = message[i + k] * factor * inverse
-            message[i + k] = wanted / factor
+            target[i + k] = wanted / factor
             step = wanted - marginal
-            largest = abs(step) if abs(step) > largest else largest
+            change = max(change, int(np.float64(abs(step)).view(np.int64)))
             rises += step > RISE * marginal
-        change = largest if largest > change else change
-    return change, rises
+    return np.int64(change).view(np.float64), rises
 
 
 @njit(fastmath=CAREFUL)
@@ -330,12 +333,14 @@ def end_sweep(change: float, rises: int, outside: int) -> float:
 
 @njit(inline="always")
 def sweep_pairs(
-    part: Passing, linear: Linear, instance: int, backward: bool, halvings: int, held: Floats, states: States
-) -> float:
-    """Star updates of an instance's hubs in turn, each from the newest messages; see :func:`end_sweep`.
+    part: Passing, linear: Linear, instance: int, backward: bool, again: bool, halvings: int, held: Floats,
+    target: Floats, states: States,
+) -> float:  # fmt: skip
+    """Star updates of an instance's hubs in turn, with new messages in ``target``; see :func:`end_sweep`.
 
-    With ``halvings`` n a multiplier goes but 2^-n of its way, by n square roots of u_new u_old;
-    ``held`` is for the old u of a star.
+    Where that is ``linear.message`` itself, each is made from the newest, and in a sweep that comes ``again``, after
+    one without halvings, each pair's Z is 1 already. Elsewhere all are made from the same old ones. With ``halvings`` n
+    a multiplier goes but 2^-n of its way, by n square roots of u_new u_old; ``held`` is for the old u of a star.
     """
     layout, plan, hub_number = part.layout, part.plan, part.numbers.hub
     link_start, hub_multiplies = plan.link_start, plan.hub_multiplies
@@ -366,40 +371,9 @@ def sweep_pairs(
         if halvings > 0:
             for i in range(size):
                 held[i] = message[at + i]
-        moved, rising = divide_messages(message, product, belief, at, of, to, degree, n)
+        moved, rising = divide_messages(message, product, belief, target, at, to, degree, again, n)
         change, rises = max(change, moved), rises + rising
         for _ in range(halvings):
             for i in range(size):
                 message[at + i] = math.sqrt(message[at + i] * held[i])
-    return end_sweep(change, rises, outside)
-
-
-@njit()
-def update_pairs_together(part: Passing, linear: Linear, instance: int, states: States) -> float:
-    """Star updates of all hubs of an instance from the same old messages; see :func:`end_sweep`."""
-    layout, hub_multiplies, hub_number = part.layout, part.plan.hub_multiplies, part.numbers.hub
-    hub_links, hub_offset, link_offset = layout.hub_links, layout.hub_offset, layout.link_offset
-    message, psi, product, belief = linear.message, linear.psi, linear.product, linear.belief
-    change, rises, outside = 0.0, 0, 0
-    begin, end = layout.instance_hubs[instance], layout.instance_hubs[instance + 1]
-    hub_base, base = place(hub_offset, begin, states), place(link_offset, hub_links[begin], states)
-    link_start, link_partner, link_axis = part.plan.link_start, layout.link_partner, layout.link_axis
-    hub_scores, link_cluster, cluster_number = part.tables.hub_scores, layout.link_cluster, part.numbers.cluster
-    entries, turn = linear.entries, linear.turned
-    for link in range(hub_links[begin], hub_links[end]):
-        partner, to, n = link_partner[link], place(link_offset, link, states) - base, size_of(link_offset, link, states)
-        at, m = place(link_offset, partner, states) - base, size_of(link_offset, partner, states)
-        pair_message(entries, turn, link_start[link], link_axis[link], message, at, product, to, m, n)
-    for hub in range(begin, end):
-        to, n = place(hub_offset, hub, states) - hub_base, size_of(hub_offset, hub, states)
-        at, degree = place(link_offset, hub_links[hub], states) - base, hub_links[hub + 1] - hub_links[hub]
-        if hub_multiplies[hub]:
-            outside += believe(psi, product, belief, to, at, degree, hub_number[hub] + degree, n)[1]
-        else:
-            outside += believe_by_logs(
-                hub_scores, place(hub_offset, hub, states), link_cluster, cluster_number, hub_links[hub],
-                hub_links[hub + 1], product, belief, to, at, hub_number[hub], n,
-            )  # fmt: skip
-        moved, rising = divide_messages(message, product, belief, at, at, to, degree, n)
-        change, rises = max(change, moved), rises + rising
     return end_sweep(change, rises, outside)

@@ -89,7 +89,8 @@ def evaluate_pairs(
         fast = load_states(part, linear, instance, states) and match_scales(part, linear, instance)
         while fast and sweeps < limit:
             halved = halvings if sweeps + closing < limit else 0
-            residual = sweep_pairs(part, linear, instance, sweeps % 2 == 0, halved, held, states)
+            again = sweeps > 0 and halvings == 0
+            residual = sweep_pairs(part, linear, instance, sweeps % 2 == 0, again, halved, held, linear.message, states)
             sweeps += 1
             fast = not math.isnan(residual)
             if (residual <= asked and not is_exact) or beliefs.late[0]:

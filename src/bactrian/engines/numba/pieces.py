@@ -48,6 +48,7 @@ class Phase(NamedTuple):
 
     kind: int  #: one of those above
     backward: bool  #: the direction of the sweep, or of the last
+    again: bool  #: whether all pairs were swept before, without halvings
 
 
 @kernel()
@@ -58,7 +59,7 @@ def evaluate_pieces(
 
     ``messages`` are those of all pieces, ``counts`` have a row for each.
     """
-    whole, fits, (kind, backward) = HeldLinear(*messages), True, phase
+    whole, fits, (kind, backward, again) = HeldLinear(*messages), True, phase
     for piece in range(first, last):
         if kind <= _JOIN:
             linear = _messages(part, whole, piece, piece + 1, states)
@@ -83,7 +84,8 @@ def evaluate_pieces(
             for turn in range(kind + 1 - _SWEEP):
                 residual, way = np.nan, backward == (turn == 0)
                 if halvings >= 0:
-                    residual = sweep_pairs(part, linear, piece, way, halvings, held, states)
+                    settled = again or (turn > 0 and halvings == 0)
+                    residual = sweep_pairs(part, linear, piece, way, settled, halvings, held, linear.message, states)
                 part.beliefs.residual[piece] = residual
                 fits &= not math.isnan(residual)
         else:
@@ -181,7 +183,7 @@ class Pieces:
         )
 
         def run(kind: int, which: Ints = every, limits: Limits = limits, backward: bool = False) -> bool:
-            fits, phase = [], Phase(kind, backward)
+            fits, phase = [], Phase(kind, backward, sweeps > 0 and closing == 0)
 
             def task(_: int, start: int, stop: int) -> None:
                 fits.append(evaluate_pieces(held, limits, whole, piece_counts, start, stop, phase, states))
@@ -189,8 +191,8 @@ class Pieces:
             workers.run(task, which)
             return all(fits)
 
+        closing = int(limits.damping > 0.0)
         if limits.max_sweeps > 0:
-            closing = int(limits.damping > 0.0)
             asked = 0.5 * limits.tolerance if closing else limits.tolerance
             limit = 1 if beliefs.late[0] else limits.max_sweeps
             fast, backward, turns = run(_LOAD) and run(_MATCH), False, False
