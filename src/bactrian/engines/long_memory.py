@@ -34,7 +34,7 @@ def make_memory(dimension: int, workers: Workers, *, exact: bool = False) -> Mem
 class LongMemory(Memory):
     """Pairs (s, y) kept in single precision; each iteration reads them twice, for inner products and the direction.
 
-    The inner products are those of the rounded pairs, so that the two loops stay consistent with what is stored, and
+    The inner products are those of the rounded pairs, so that directions stay consistent with what is stored, and
     sums are in double precision. Blocks are fixed: results do not depend on the number of threads.
     """
 
@@ -75,7 +75,7 @@ class LongMemory(Memory):
         if self._pending == newest:
             self._know(newest, products[:, 1:])
             self._pending = -1
-        coefficients, scale = self._two_loops(products[:, 0])
+        coefficients, scale = self._coefficients(products[:, 0])
         out = np.empty_like(gradient)
         self._workers.run(
             lambda _, first, last: _combine_rows(coefficients, self._rows, -scale, gradient, first, last, out),

@@ -1,11 +1,10 @@
 """Limited-memory BFGS, and its orthant-wise form for an L1 term.
 
-The solver sees a callable that returns value and gradient, and an inner product. The direction is computed from inner
-products alone (the two loops run over coefficients of the stored vectors; Chen, Wang and Zhou, NIPS 2014), so each
-iteration makes one pass over the memory for inner products and one for the direction, and a distributed inner
-product is called once for all of them. With an L1 term the steps are those of OWL-QN (Andrew and Gao, ICML 2007), but
-only the entries at 0 are held to the sign of steepest descent: a direction with others cut off takes ten times as many
-iterations.
+The solver sees a callable that returns value and gradient, and an inner product. Coefficients of the stored vectors in
+a direction follow from inner products alone (Chen, Wang and Zhou, NIPS 2014), so each iteration makes one pass over the
+memory for inner products and one for the direction, and a distributed inner product is called once for all of them.
+With an L1 term the steps are those of OWL-QN (Andrew and Gao, ICML 2007), but only the entries at 0 are held to the
+sign of steepest descent: a direction with others cut off takes ten times as many iterations.
 
 Without an L1 term, vectors may be of any type with arithmetic, ``abs`` and ``max``, such as tensors on a GPU, given a
 memory that holds and multiplies such vectors.
@@ -22,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from bactrian.arrays import Floats, Ints
-from bactrian.compiling import kernel
 from bactrian.solvers.solution import GAINED_IN, Status
 
 #: Pairs that a memory holds unless said otherwise.
@@ -140,7 +138,7 @@ class Memory:
             norm = np.sqrt(self.inner(gradient[None], gradient[None])[0, 0])
             return -gradient / max(1.0, norm)
         projections = self.inner(self._vectors, gradient[None])[:, 0]
-        coefficients, scale = self._two_loops(projections)
+        coefficients, scale = self._coefficients(projections)
         direction: Floats = coefficients @ self._vectors
         direction -= scale * gradient
         return direction
@@ -156,8 +154,7 @@ class Memory:
         ]
         if not order:
             return -gradient / max(1.0, math.sqrt(float(gradient @ gradient)))
-        coefficients: Floats = np.zeros(2 * slots)
-        scale = _two_loops(gram, np.array(order), rows @ gradient, coefficients)
+        coefficients, scale = _combination(gram, order, rows @ gradient)
         direction: Floats = coefficients @ rows
         direction -= scale * gradient
         return direction
@@ -186,11 +183,9 @@ class Memory:
         self._order.append(slot)
         return True
 
-    def _two_loops(self, projections: Floats) -> tuple[Floats, float]:
+    def _coefficients(self, projections: Floats) -> tuple[Floats, float]:
         """Coefficients of the stored vectors and of -gradient in the direction."""
-        coefficients: Floats = np.zeros(2 * self._slots)
-        scale = _two_loops(self._gram, np.array(self._order), projections, coefficients)
-        return coefficients, scale
+        return _combination(self._gram, self._order, projections)
 
 
 class InUnits(Memory):
@@ -239,29 +234,22 @@ class InUnits(Memory):
         return unit * self._memory.direction_within(gradient * unit, free)
 
 
-@kernel(error_model="python")
-def _two_loops(gram: Floats, order: Ints, projections: Floats, q: Floats) -> float:
-    """Fill q with the coefficients of the stored vectors; the direction is q @ vectors - scale * gradient."""
+def _combination(gram: Floats, order: list[int], projections: Floats) -> tuple[Floats, float]:
+    """Coefficients of the stored vectors in the direction, and of -gradient, from all inner products.
+
+    The inverse-Hessian approximation is scale I + [S, scale Y] M [S, scale Y]', and M follows from the products of
+    pairs: R, the upper triangle of S'Y, its diagonal, and Y'Y (Byrd, Nocedal and Schnabel, Math. Programming 63, 1994).
+    """
     slots = gram.shape[0] // 2
-    newest = order[-1]
-    scale = gram[newest, slots + newest] / gram[slots + newest, slots + newest]
-    alpha = np.zeros(slots)
-    for slot in order[::-1]:  # q = gradient + q @ vectors, then scaled
-        along = projections[slot]
-        for other in order:
-            along += gram[slot, slots + other] * q[slots + other]
-        alpha[slot] = along / gram[slot, slots + slot]
-        q[slots + slot] -= alpha[slot]
-    for slot in order:
-        q[slots + slot] *= scale
-    for slot in order:
-        along = scale * projections[slots + slot]
-        for other in order:
-            along += gram[slots + slot, other] * q[other] + gram[slots + slot, slots + other] * q[slots + other]
-        q[slot] += alpha[slot] - along / gram[slot, slots + slot]
-    for slot in order:
-        q[slot], q[slots + slot] = -q[slot], -q[slots + slot]
-    return float(scale)
+    s = np.array(order)
+    y = slots + s
+    sy, yy = np.triu(gram[s[:, None], y]), gram[y[:, None], y]
+    scale = float(sy[-1, -1] / yy[-1, -1])
+    along = np.linalg.solve(sy, projections[s])
+    across = scale * (yy @ along - projections[y]) + sy.diagonal() * along
+    coefficients = np.zeros(2 * slots)
+    coefficients[s], coefficients[y] = -np.linalg.solve(sy.T, across), scale * along
+    return coefficients, scale
 
 
 def minimise(

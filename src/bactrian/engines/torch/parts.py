@@ -542,7 +542,7 @@ class DeviceMemory(Memory):
         if not self._order:
             return -gradient / max(1.0, float(gradient.norm()))
         projections = self.inner(self._vectors, gradient[None])[:, 0]
-        coefficients, scale = self._two_loops(projections)
+        coefficients, scale = self._coefficients(projections)
         combined = torch.from_numpy(coefficients).to(gradient.device) @ self._vectors
         return combined.sub_(gradient, alpha=float(scale))
 
