@@ -62,7 +62,7 @@ def ascend_instances(
                 change = _update(layout, scores, beliefs, hub, expected, forbidden)
                 residual[m] = max(residual[m], change)
             iterations[m] += 1
-        bound[m] = _evaluate(layout, scores.entries, scores.hubs, beliefs, m)
+        bound[m] = _evaluate(layout, scores.entries, scores.hubs, beliefs, m, expected, forbidden)
 
 
 @njit()
@@ -121,22 +121,23 @@ def _add_expectation(
 
 
 @njit()
-def _evaluate(layout: Layout, entries: Floats, hub_scores: Floats, beliefs: Floats, m: int) -> float:
+def _evaluate(
+    layout: Layout, entries: Floats, hub_scores: Floats, beliefs: Floats, m: int, expected: Floats, forbidden: Floats
+) -> float:
     """F at the beliefs of an instance."""
     value = 0.0
     for k in range(layout.hub_offset[layout.instance_hubs[m]], layout.hub_offset[layout.instance_hubs[m + 1]]):
         if beliefs[k] > 0.0:
             value += beliefs[k] * (hub_scores[k] - math.log(beliefs[k]))
     for cluster in range(layout.instance_clusters[m], layout.instance_clusters[m + 1]):
-        table = layout.cluster_table[cluster]
-        start = layout.table_offset[table]
-        first, last = layout.cluster_links[cluster], layout.cluster_links[cluster + 1]
-        for k in range(layout.table_offset[table + 1] - start):
-            mass = 1.0
-            for position in range(first, last):
-                link = layout.cluster_link[position]
-                state = layout.projection[layout.link_projection[link] + k]
-                mass *= beliefs[layout.hub_offset[layout.link_hub[link]] + state]
-            if mass > 0.0:
-                value += mass * entries[start + k]
+        link = layout.cluster_link[layout.cluster_links[cluster]]
+        start, states = (
+            layout.hub_offset[layout.link_hub[link]],
+            layout.link_offset[link + 1] - layout.link_offset[link],
+        )
+        expected[:states], forbidden[:states] = 0.0, 0.0
+        _add_expectation(layout, entries, beliefs, link, expected, forbidden)
+        for x in range(states):
+            if beliefs[start + x] > 0.0:
+                value += beliefs[start + x] * expected[x] if forbidden[x] == 0.0 else -np.inf
     return value
