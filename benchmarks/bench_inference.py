@@ -236,7 +236,7 @@ def junction() -> None:
 
 
 def in_a_process(who: str, path: Path, limit: float, budget: int) -> tuple[float, float]:
-    """Processor seconds of one answer, after a first on a small model, and MiB of the process less the budget; inf: none."""
+    """Processor seconds of an answer, after first ones on small models, and MiB less the budget; inf: none."""
     command = [sys.executable, __file__, "one", who, str(path), str(budget)]
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=limit + 10.0, check=True)

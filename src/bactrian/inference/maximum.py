@@ -26,8 +26,7 @@ from bactrian.engines.numba.decoding import (
     Forest,
     Search,
     decode_trees,
-    dual_instances,
-    max_product_instances,
+    search_instances,
 )
 from bactrian.engines.numba.neighbourhoods import merge, new_part, search_neighbourhoods
 from bactrian.engines.numba.orders import build_blocks
@@ -88,7 +87,7 @@ def decode_max_product(
     other, and climbing.
     """
     limits = Limits(tolerance, max_iterations, damping=damping)
-    return _decode_loopy(scores, workers, _sweeps(max_product_instances, scores, limits, late), memory_budget)
+    return _decode_loopy(scores, workers, _sweeps(scores, limits, late), memory_budget)
 
 
 def decode_dual(
@@ -100,12 +99,12 @@ def decode_dual(
     never rises. Clusters of three or more variables follow Kolmogorov, PAMI 37(5), 2015. Forests are decoded exactly.
     Where no assignment meets the bound, max-product looks for a better one.
     """
-    run = _sweeps(dual_instances, scores, Limits(tolerance, max_iterations), late)
+    run = _sweeps(scores, Limits(tolerance, max_iterations), late, dual=True)
     found = _decode_loopy(scores, workers, run, memory_budget)
     unsettled = ~certified(found) & (found.bound > -np.inf)
     if unsettled.any():
         limits = Limits(1e-6, min(max_iterations, _SECOND_SWEEPS), damping=0.3)
-        _follow(scores, found, _sweeps(max_product_instances, scores, limits, late), unsettled, workers)
+        _follow(scores, found, _sweeps(scores, limits, late), unsettled, workers)
     return found
 
 
@@ -136,11 +135,11 @@ def decode_auto(
             planned = Deadline(None if left is None else _PLANNED * left)
             _try_cliques(scores, found, active, workers, affordable, late=lambda: planned.has_passed)
         active &= ~found.converged
-        for share, kernel, damping in ((0.1, dual_instances, 0.0), (0.15, max_product_instances, 0.3)):
+        for share, dual in ((0.1, True), (0.15, False)):
             if active.any():
                 with Deadline(None if deadline.left is None else share * deadline.left) as own:
-                    limits = Limits(1e-7, max_iterations, damping=damping)
-                    _follow(scores, found, _sweeps(kernel, scores, limits, own.late), active, workers)
+                    limits = Limits(1e-7, max_iterations, damping=0.0 if dual else 0.3)
+                    _follow(scores, found, _sweeps(scores, limits, own.late, dual=dual), active, workers)
                 active &= ~certified(found) & (found.bound > -np.inf)
         if active.any() and find_spec("pytoulbar2") is not None:
             for m in np.flatnonzero(active).tolist():
@@ -496,15 +495,15 @@ def _try_cliques(
         _decode_cliques(scores, group, found, workers)
 
 
-def _sweeps(
-    kernel: Callable[[Search, Limits, int, int], None], scores: FactorScores, limits: Limits, late: Bools
-) -> DecodeBlock:
+def _sweeps(scores: FactorScores, limits: Limits, late: Bools, *, dual: bool = False) -> DecodeBlock:
     """Decoding by sweeps of messages, all at 0 at first, within ``limits``."""
     layout = scores.layout
     blocks, messages = build_blocks(layout, scores.hubs, _LARGEST_PAIR), np.zeros(layout.n_link_states)
 
     def run(found: Assignments, active: Bools, first: int, last: int) -> None:
-        kernel(Search(layout, scores.arrays, blocks, messages, found, active, late), limits, first, last)
+        search_instances(
+            Search(layout, scores.arrays, blocks, messages, found, active, late), limits, dual, first, last
+        )
 
     return run
 

@@ -60,34 +60,51 @@ class Search(NamedTuple):
 
 
 @kernel()
-def max_product_instances(search: Search, limits: Limits, first: int, last: int) -> None:
-    """Sequential max-product on the active instances among ``first:last``; sweeps alternate in direction.
+def search_instances(search: Search, limits: Limits, dual: bool, first: int, last: int) -> None:
+    """Sweeps of max-product, or forward and backward ones that lower a dual bound, on active ones of ``first:last``.
 
-    The first ten sweeps, then every tenth and the last are rounded, and what beats ``found`` is kept.
+    Those of max-product alternate in direction. The bound of multipliers d is B(d) = sum_v max (theta_v - sum_l d_l) +
+    sum_a max (theta_a + sum_l d_l), no less than the score of any assignment. A search ends when B meets the best
+    assignment found (a certificate), when a sweep lowers it by less than the tolerance of its size (for max-product,
+    when no message changes by more than the tolerance), or after ``max_sweeps`` sweeps. The first ten, then every fifth
+    (tenth) and the last are rounded, and what beats ``found`` is kept.
     """
     layout, scores, _, multipliers, found, active, late = search
-    max_iterations = limits.max_sweeps
     work = scratch(layout, first, last)
     trial = found.states.copy()
     climber = np.empty(scores.hubs.size), np.empty(scores.hubs.size), np.empty(layout.link_offset[-1], np.int64)
     for m in range(first, last):
         if not active[m]:
             continue
-        hubs = layout.instance_hubs[m], layout.instance_hubs[m + 1]
-        for sweep in range(1, max_iterations + 1):
-            residual = 0.0
-            for step in range(hubs[1] - hubs[0]):
-                hub = hubs[1] - 1 - step if sweep % 2 == 1 else hubs[0] + step
-                change = update_star(layout, scores.entries, scores.hubs, multipliers, hub, limits.damping, work)
-                if change < 0.0:
-                    found.bound[m] = -np.inf
-                residual = max(residual, change)
-            found.iterations[m] = sweep
-            found.converged[m] = residual <= limits.tolerance
+        begin, n = layout.instance_hubs[m], layout.instance_hubs[m + 1] - layout.instance_hubs[m]
+        if dual:
+            found.bound[m] = _bound(layout, scores, multipliers, m, work)
+        for sweep in range(1, limits.max_sweeps + 1):
+            residual, possible = 0.0, found.bound[m] != -np.inf
+            for step in range(2 * n if dual else n):
+                forward = step < n if dual else sweep % 2 == 0
+                hub = begin + step % n if forward else begin + n - 1 - step % n
+                if not possible:
+                    break
+                if dual:
+                    possible = _reweight(layout, scores, multipliers, hub, forward, sweep == 1, work)
+                else:
+                    change = update_star(layout, scores.entries, scores.hubs, multipliers, hub, limits.damping, work)
+                    possible, residual = change >= 0.0, max(residual, change)
+            found.iterations[m], before = sweep, found.bound[m]
+            if not possible:
+                found.bound[m] = -np.inf
+            elif dual:  # rounding may raise B a little; the least value met is a bound all the same
+                found.bound[m] = min(before, _bound(layout, scores, multipliers, m, work))
+                residual = (before - found.bound[m]) / max(1.0, abs(found.bound[m]))
             if found.bound[m] == -np.inf:
+                found.converged[m] = True
                 break
-            if found.converged[m] or late[0] or sweep <= 10 or sweep % 10 == 0 or sweep == max_iterations:
+            settled = residual <= limits.tolerance
+            if settled or late[0] or sweep <= 10 or sweep % (5 if dual else 10) == 0 or sweep == limits.max_sweeps:
                 _round(search, trial, m, work, climber)
+            gap = found.bound[m] - found.score[m]
+            found.converged[m] = settled or (dual and gap <= _ROUNDING * max(1.0, abs(found.bound[m])))
             if found.converged[m] or late[0]:
                 break
 
@@ -106,47 +123,6 @@ def _round(search: Search, trial: Ints, m: int, work: Workspace, climber: Climbe
         found.score[m] = score
         for hub in range(layout.instance_hubs[m], layout.instance_hubs[m + 1]):
             found.states[hub] = trial[hub]
-
-
-@kernel()
-def dual_instances(search: Search, limits: Limits, first: int, last: int) -> None:
-    """Lower the dual bound of the active instances among ``first:last``, forward and backward over the variables.
-
-    The bound of multipliers d is B(d) = sum_v max (theta_v - sum_l d_l) + sum_a max (theta_a + sum_l d_l), no less than
-    the score of any assignment. It stops when B meets the best assignment found (a certificate), when an iteration
-    lowers it by less than the tolerance of its size, or after ``max_sweeps`` iterations.
-    """
-    layout, scores, _, multipliers, found, active, late = search
-    max_iterations = limits.max_sweeps
-    work = scratch(layout, first, last)
-    trial = found.states.copy()
-    climber = np.empty(scores.hubs.size), np.empty(scores.hubs.size), np.empty(layout.link_offset[-1], np.int64)
-    for m in range(first, last):
-        if not active[m]:
-            continue
-        hubs = layout.instance_hubs[m], layout.instance_hubs[m + 1]
-        found.bound[m] = _bound(layout, scores, multipliers, m, work)
-        for iteration in range(1, max_iterations + 1):
-            possible = found.bound[m] != -np.inf
-            for step in range(2 * (hubs[1] - hubs[0])):
-                forward = step < hubs[1] - hubs[0]
-                hub = hubs[0] + step if forward else 2 * hubs[1] - hubs[0] - 1 - step
-                if possible:
-                    possible = _reweight(layout, scores, multipliers, hub, forward, iteration == 1, work)
-            found.iterations[m] = iteration
-            previous = found.bound[m]
-            # Rounding may raise B by a few units in the last place; the least value met is a bound all the same.
-            found.bound[m] = min(previous, _bound(layout, scores, multipliers, m, work)) if possible else -np.inf
-            if found.bound[m] == -np.inf:
-                found.converged[m] = True
-                break
-            settled = previous - found.bound[m] <= limits.tolerance * max(1.0, abs(found.bound[m]))
-            if settled or late[0] or iteration <= 10 or iteration % 5 == 0 or iteration == max_iterations:
-                _round(search, trial, m, work, climber)
-            tight = found.bound[m] - found.score[m] <= _ROUNDING * max(1.0, abs(found.bound[m]))
-            found.converged[m] = settled or tight
-            if found.converged[m] or late[0]:
-                break
 
 
 @njit()
