@@ -28,7 +28,7 @@ FRAME: dict[str, dict[str, Any]] = {
 def problem_of(kind: str, shape: Any, seed: int) -> Problem:
     if kind == "generative":
         return generative_problem(seed, shape, size=4, rows=30, base=seed % 2 == 1)
-    return conditional_problem(seed, shape, size=3, instances=3, base=seed % 2 == 1)
+    return conditional_problem(seed, shape, size=3, instances=2, base=seed % 2 == 1)
 
 
 @pytest.mark.parametrize("method", FRAME)
