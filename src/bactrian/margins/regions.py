@@ -89,14 +89,9 @@ def fit_by_regions(problem: MarginProblem, graph: ClusterGraph, options: FitOpti
         )
         dual.x, iterations = minimum.x, iterations + minimum.iterations
         dual.value_and_gradient(dual.x)
-        image = dual.linearised * np.log(np.maximum(dual.hub_beliefs, _LEAST))
-        residual = np.where(dual.linearised > 0.0, image - dual.theta, 0.0)
-        change = float((dual.hub_beliefs * np.abs(residual) / np.maximum(dual.linearised, 1.0)).max(initial=0.0))
-        spent = time.perf_counter() - began
-        evaluations = dual.evaluations - before
-        records.append(
-            Record(len(records), dual.value, 0.0, dual.violation, minimum.iterations, evaluations, 0, spent, change)
-        )
+        image, residual, change = dual.next_linearisation()
+        figures = (dual.value, 0.0, dual.violation, minimum.iterations, dual.evaluations - before, 0)
+        records.append(Record(len(records), *figures, time.perf_counter() - began, change))
         if stopped or deadline.has_passed:
             status = Status.STOPPED if stopped else Status.TIME_LIMIT
         elif dual.violation <= tolerance and change <= tolerance and rounds_left:
@@ -239,6 +234,13 @@ class RegionDual:
         self.value = float(tables.sum() + hubs[:, 0].sum())
         self.violation = float(hubs[:, 1].max(initial=0.0)) if np.isfinite(self.value) else np.nan
         return self.value, slope
+
+    def next_linearisation(self) -> tuple[Floats, Floats, float]:
+        """The linearisation at the present beliefs, how far it is from the last, and about the change of beliefs."""
+        image = self.linearised * np.log(np.maximum(self.hub_beliefs, _LEAST))
+        residual = np.where(self.linearised > 0.0, image - self.theta, 0.0)
+        change = self.hub_beliefs * np.abs(residual) / np.maximum(self.linearised, 1.0)
+        return image, residual, float(change.max(initial=0.0))
 
     def centre(self) -> None:
         """Begin a round: centre the prior at the weights of this one."""
