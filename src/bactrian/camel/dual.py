@@ -48,7 +48,7 @@ class Dual:
     Parameters
     ----------
     data : PackedData, PackedFolder, or of another kind that :func:`bactrian.camel.parts.store` takes
-        In memory, one part; in a folder, one part per chunk, of which one at a time is in memory.
+        In memory, one part; in a folder, one part per chunk, one of which is in memory at a time.
     carving : Carving, or a function from PackedData to one
         Counting numbers of all parts, or of each.
 

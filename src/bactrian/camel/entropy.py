@@ -299,6 +299,6 @@ def reported_numbers(data: PackedData, carving: Carving, instance: int) -> Count
 
 
 def _snapped(numbers: Floats) -> Floats:
-    """Numbers that are whole but for rounding are made whole: dividing by an almost-zero would be fatal."""
+    """Numbers that are whole up to rounding are made whole: dividing by an almost-zero would be fatal."""
     nearest = np.rint(numbers)
     return np.where(np.abs(numbers - nearest) < 1e-9, nearest, numbers)

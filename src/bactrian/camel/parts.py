@@ -26,7 +26,7 @@ from bactrian.solvers.lbfgs import Memory
 #: An array, or a tensor on a device.
 Vector = Any
 Carve = Callable[[PackedData], Carving]
-#: (value, gradient, weights): adds what the dual has beside its parts to a gradient in place; returns the new value.
+#: (value, gradient, weights): adds what the dual has besides its parts to a gradient in place; returns the new value.
 AddTerms = Callable[[float, Vector, Vector], float]
 
 

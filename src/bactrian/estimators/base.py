@@ -224,7 +224,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         return state
 
     def _contents(self) -> tuple[dict[str, Any], Arrays]:
-        """Attributes (JSON) and arrays that a file holds beside the weights."""
+        """Attributes (JSON) and arrays that a file holds besides the weights."""
         attributes, arrays = self.codec_.contents()
         return attributes, arrays
 

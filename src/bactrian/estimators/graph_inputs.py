@@ -36,7 +36,7 @@ _MOST_LAYERS = 32
 
 @dataclass(frozen=True)
 class StackedGraphs:
-    """Graphs one after the other: what :class:`bactrian.GraphData` takes, but for labels."""
+    """Stacked graphs: what :class:`bactrian.GraphData` takes, without labels."""
 
     inputs: Any  #: (n_nodes, n_inputs) dense or sparse
     edges: Ints  #: (n_edges, 2) in the stacked numbering

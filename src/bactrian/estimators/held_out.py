@@ -25,7 +25,7 @@ def check_given_together(X_dev: Any, y_dev: Any) -> None:
 
 
 def checked_codes(codes: Ints) -> Ints:
-    """Numbers of held-out labels, of which one must be known."""
+    """Numbers of held-out labels, at least one of which must be known."""
     if not (codes >= 0).any():
         raise ArgumentError("y_dev", "holds no known label")
     return codes

@@ -75,7 +75,7 @@ def in_turn(
 ) -> Iterator[tuple[str, list[Progress], Tell]]:
     """Each learner's name, with a callback of its learning, and the trace that this one keeps.
 
-    ``warm_up`` comes first, so that nobody's seconds contain compilation.
+    ``warm_up`` comes first, so that no learner's time includes compiling.
     """
     notify = on_step or (lambda step: None)
     notify(DemoStep("compiling", 0, len(names)))

@@ -149,7 +149,7 @@ class TiedTable:
 
     @property
     def is_pooled(self) -> bool:
-        """Whether weight 0 is added to all entries of agreement, beside the weights in ``index``."""
+        """Whether weight 0 is added to all entries of agreement, besides the weights in ``index``."""
         return self.tying == "pooled"
 
     @property

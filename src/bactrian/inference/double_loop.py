@@ -14,7 +14,7 @@ Here k_v = 0 (1 for a variable in no cluster), for which every star update is an
 
 :func:`tightened` adds triplets where the cycles of another method's solution do not close (Sontag & Jaakkola, NIPS
 2007; Sontag, Meltzer, Globerson, Jaakkola & Weiss, UAI 2008; :mod:`bactrian.graphs.triplets`), and minimises the free
-energy with them by the double loop, which needs no luck to converge, from the beliefs found before.
+energy with them by the double loop, which always converges, from the beliefs found before.
 
 :func:`replay` goes the way that learning went: where the outer loop changed the weights with every relinearisation, it
 passes messages at the first weights with g = 0, linearises at their beliefs, goes on at the second, and so on. Every

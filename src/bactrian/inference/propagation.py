@@ -133,7 +133,7 @@ def warm_start_of(messages: MemoryPart, instance: int) -> WarmStart:
 
 
 class BeliefReader(MemoryTables):
-    """Belief tables at the last pass; marginals that are zero but for rounding are zero."""
+    """Belief tables at the last pass; marginals that are zero up to rounding are zero."""
 
     def __init__(self, messages: MemoryPart) -> None:
         super().__init__(messages)

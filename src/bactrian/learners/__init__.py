@@ -1,1 +1,1 @@
-"""Learners beside CAMEL, the one entry point for all, and what judges their results."""
+"""Learners besides CAMEL, the one entry point for all, and checks of their results."""

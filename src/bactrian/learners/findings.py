@@ -51,7 +51,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Residual:
-    """A moment of the data beside that under inference at the learned weights, both as sums."""
+    """A moment of the data and the one under inference at the learned weights, both as sums."""
 
     name: str  #: what its weight belongs to
     observed: float

@@ -548,7 +548,7 @@ def select(
 ) -> Selection:
     """Edges of a pairwise field of these rows, (n, V) with -1 for missing cells; ``given`` ones are among them.
 
-    ``seed`` divides the rows for ``"cv"`` and ``"stability"``. Variables of which one state was seen are not joined.
+    ``seed`` divides the rows for ``"cv"`` and ``"stability"``. Variables with a single observed state are not joined.
     """
     told = np.zeros((0, 2), dtype=np.int64) if given is None else given
     codes, seen = _codes_of_seen(states)

@@ -153,7 +153,7 @@ def _cells_of(names: tuple[str, ...], table: Any) -> tuple[list[tuple[Any, ...]]
         columns = {column.name: column.cells for column in columns_of(table)}
         counts = [name for name in columns if name not in (*names, "stddev")]
         if len(counts) != 1:
-            raise ArgumentError("table", f"must have one column of counts beside {names}, found {counts}")
+            raise ArgumentError("table", f"must have one column of counts besides {names}, found {counts}")
         return list(zip(*(columns[name] for name in names), strict=True)), columns[counts[0]], columns.get("stddev")
     if getattr(getattr(table, "index", None), "nlevels", 1) == len(names) > 1 == table.ndim:  # a series of pandas
         return list(table.index), list(table), None
@@ -210,7 +210,7 @@ def first_cell(where: Bools) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class CheckedMargins:
-    """Margins in counts over numbered variables, with all that restricts the distribution beside them."""
+    """Margins in counts over numbered variables, with all else that restricts the distribution."""
 
     variables: Variables
     margins: tuple[Marginal, ...]

@@ -55,7 +55,7 @@ class Exchange(NamedTuple):
 
 @kernel()
 def evaluate_tables(layout: Layout, cells: Cells, hubs: Exchange, total: float, first: int, last: int) -> float:
-    """Beliefs of tables ``first:last`` and their marginals on links; returns the sum of psi but for constants."""
+    """Beliefs of tables ``first:last`` and their marginals on links; returns the sum of psi up to constants."""
     multipliers, marginal = hubs.multipliers, hubs.marginal
     table_offset, cluster_links, cluster_link = layout.table_offset, layout.cluster_links, layout.cluster_link
     link_offset, link_projection, projection = layout.link_offset, layout.link_projection, layout.projection

@@ -5,7 +5,7 @@ Graphs come as **JSON lines** (``.jsonl``), one graph per line, an object with
 ==================  =========================================================================================
 ``nodes``           a list of features for each node: ``[[0.2, 1.0], [0.9, 0.0]]``
 ``edges``           pairs of node numbers from 0: ``[[0, 1]]``
-``edge_features``   a list of features for each edge; optional, but for all graphs or none
+``edge_features``   a list of features for each edge; optional; for all graphs or none
 ``labels``          a label for each node, all integers, all strings or all booleans; not needed for predictions
 ``name``            what to call the graph; optional
 ==================  =========================================================================================

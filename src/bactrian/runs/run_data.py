@@ -120,7 +120,7 @@ def labelled_documents(paths: Sequence[str], settings: RunSettings) -> Iterator[
 
 
 def breaks_of(documents: Iterable[Document]) -> list[list[int]]:
-    """Where sentences start within each document, but for the first."""
+    """Where sentences start within each document, except the first."""
     return [document.sentence_starts[1:].tolist() for document in documents]
 
 

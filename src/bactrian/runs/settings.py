@@ -40,7 +40,7 @@ GRAPH_SUFFIXES = (".npz", ".jsonl", ".ndjson")
 FEATURES: dict[str, EntityFeatures] = {
     "conll": dataclasses.replace(CONLL, pos=False),
     "seminars": SEMINARS,
-    "none": EntityFeatures(ngrams=0, window=0, reach=0, pos=False, shapes=False),  # but for the word itself
+    "none": EntityFeatures(ngrams=0, window=0, reach=0, pos=False, shapes=False),  # the word itself alone
 }
 
 _COLUMN = re.compile(r"(%x\[\s*[+-]?\d+\s*,\s*)(\d+)\s*\]")

@@ -180,7 +180,7 @@ def tag_reading(
 
 
 def check_written(reading: TagReading, documents: Iterable[Document]) -> None:
-    """Refuse tags beside unknown ones that are not in the model's scheme: converting them needs their neighbours."""
+    """Refuse tags next to unknown ones that are not in the model's scheme: converting them needs their neighbours."""
     if reading.scheme is None or not reading.unknown:
         return
     for document in documents:
@@ -193,7 +193,7 @@ def check_written(reading: TagReading, documents: Iterable[Document]) -> None:
             if stray or prefix not in f"O{SCHEMES[reading.scheme]}":
                 raise ValueError(
                     f"tag {tag} of {document.words[t]!r}, token {t + 1} of {document.name}, is not well-formed "
-                    f"{reading.scheme}: beside unknown tags ({', '.join(sorted(reading.unknown))}) the others must be "
+                    f"{reading.scheme}: next to unknown tags ({', '.join(sorted(reading.unknown))}) the others must be "
                     "in the scheme of the model; convert them first, name theirs with --scheme, or use --scheme none"
                 )
             before = tag

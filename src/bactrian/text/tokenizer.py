@@ -78,8 +78,8 @@ _REGISTERED: dict[str, Spans] = {}
 def register_tokenizer(name: str) -> Callable[[Spans], Spans]:
     """Make a tokenizer known by name, for :func:`tokenize` and ``bactrian train --tokenizer``.
 
-    The function takes a text and gives where each token starts and stops, in order. A run keeps the name alone: whoever
-    loads it registers the function first, on the command line with ``bactrian --plugin FILE``.
+    The function takes a text and gives where each token starts and stops, in order. A run keeps only the name:
+    register the function before you load the run, on the command line with ``bactrian --plugin FILE``.
 
     Examples
     --------

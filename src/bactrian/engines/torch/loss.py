@@ -86,10 +86,10 @@ class CamelLoss(torch.nn.Module):
     -----
     Multipliers, beliefs and linearisation belong to an instance and are kept between visits under its id, detached, on
     its device and in float64: message passing starts where it stopped. Without ``instances`` every call starts anew,
-    which for ``"cccp"`` leaves the entropy linearised at uniform beliefs, the same as ``"camel0"`` but for a constant.
+    which for ``"cccp"`` leaves the entropy linearised at uniform beliefs, the same as ``"camel0"`` up to a constant.
 
     All sums are in float64, whatever the type of the scores. The loss is at least float32, and gradients have the type
-    of the scores. They may be differentiated again, but for those of ``"cccp"``.
+    of the scores. They may be differentiated again, except those of ``"cccp"``.
     """
 
     def __init__(

@@ -267,7 +267,7 @@ class DeviceGraphs:
         self.forbid(other)
 
     def needed(self, n_vectors: int = 0) -> Needed:
-        """What work takes on the largest of the pieces, beside ``n_vectors`` of weights."""
+        """Memory for work on the largest of the pieces, with ``n_vectors`` vectors of weights."""
         single = self.dtype == torch.float32
         sizes = []
         for piece in self.pieces:

@@ -137,7 +137,7 @@ class Stars(Movable):
     node_log : (N, K)
         log b of the nodes at the last evaluation.
     linearisation : (N, K)
-        g; whoever sets the scores of nodes subtracts it.
+        g; callers subtract it from the scores of nodes.
     star_log, star_belief : (N, K)
         log b of the last star updates, of use once ``swept``, and b, from which the change in the next ones counts.
     unowned : (N,)

@@ -142,7 +142,7 @@ def _no_skips(words: Sequence[str]) -> Ints:
 
 
 def _warm_up(names: Sequence[str], train: _Texts, settings: AnnouncementsSettings) -> None:
-    """Let every learner begin on all of the data, so that nobody's seconds contain compilation."""
+    """Let every learner begin on all of the data, so that no learner's time includes compiling."""
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         for name in names:
             short = replace(settings, max_seconds=None, tolerance=10.0)
