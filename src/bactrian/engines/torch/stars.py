@@ -343,7 +343,7 @@ class Stars(Movable):
                 self.multipliers,
                 s.partner,
                 None if s.own_tables else s.kind,
-                s.pointer,
+                s.kind_bounds,
                 self._low_scores,
                 self._inverse_divisor,
                 self._oriented,
