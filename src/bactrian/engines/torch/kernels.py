@@ -180,7 +180,7 @@ if triton is not None:
     ):  # fmt: skip
         """Blocks of sequences side by side; ``only`` where the table needs log space (1) or not (0), or always (-1)."""
         state = tl.arange(0, padded)[None, :]
-        table, top, _, _ = _table(transitions, n_labels, padded, floor)
+        table, top, _at, _both = _table(transitions, n_labels, padded, floor)
         entries = tl.exp(table - top)
         is_wide = tl.load(wide)
         shift = tl.where(is_wide != 0, 0.0, top)
@@ -226,6 +226,7 @@ if triton is not None:
         state = tl.arange(0, padded)[None, :]
         table, top, at, both = _table(transitions, n_labels, padded, floor)
         entries = tl.exp(table - top)
+        turned = tl.trans(entries)
         is_wide = tl.load(wide)
         sums = tl.zeros((padded, padded), table.dtype)
         here = total
@@ -274,7 +275,7 @@ if triton is not None:
                 log_f -= tl.max(log_f, 1)[:, None]
                 left, right = tl.exp(before), tl.exp(log_f)
                 if block > 1:
-                    product = tl.dot(right, tl.trans(entries), input_precision="ieee")
+                    product = tl.dot(right, turned, input_precision="ieee")
                     share = tl.where(on, (signed / tl.sum(left * product, 1))[:, None], 0.0)
                     left, right = tl.where(on, left * share, 0.0), tl.where(on, right, 0.0)
                     sums += tl.dot(tl.trans(left), right, input_precision="ieee")
