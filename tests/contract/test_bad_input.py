@@ -558,6 +558,10 @@ def test_ragged_inputs() -> None:
 def test_no_nodes() -> None:
     with pytest.raises(ValueError, match="inputs has no rows"):
         bt.GraphData(np.ones((0, 2)), [], n_labels=2, labels=[])
+    nothing = bt.GraphData(np.ones((0, 2)), [], n_labels=2, node_counts=[0, 0])
+    weights = np.zeros(nothing.n_weights)
+    assert [len(result.variables) for result in bt.infer(nothing, weights, "rbp")] == [0, 0]
+    assert [found.size for found in bt.decode(nothing, weights, "exact")] == [0, 0]
 
 
 @pytest.mark.parametrize("rows", [0, 2, 4])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -25,14 +25,13 @@ from bactrian.estimators.labelled_graphs import (
     judge_graphs,
     labels_of,
     learned_part,
-    shapes_of_nothing,
 )
 from bactrian.estimators.labelled_nodes import stopping
 from bactrian.estimators.labels import check_kind, codes_of, known_labels
 from bactrian.estimators.neighbours import compared, diffused_data, diffused_prior, may_diffuse
 from bactrian.estimators.priors import Fold, graph_folds, variances
 from bactrian.graphs.graph_data import GraphData
-from bactrian.inference.decode import Decoding, decode
+from bactrian.inference.decode import decode
 from bactrian.learners.diagnostics import diagnose
 from bactrian.learners.diffusion import learn_diffused
 from bactrian.learners.findings import Diagnosis
@@ -305,8 +304,8 @@ class GraphCRF(LearnedEstimator):
             return float(self.neighbours)
         if start is not None:
             return self.codec_.restart
-        other = GraphCRF(**{name: value for name, value in self.get_params().items() if name not in _OF_THE_MODEL})
-        is_default = all(getattr(self, name) == getattr(other, name) for name in _OF_THE_MODEL)
+        of_the_model = (entry for entry in fields(self) if entry.name in _OF_THE_MODEL)
+        is_default = all(getattr(self, entry.name) == entry.default for entry in of_the_model)
         plain = self.n_edge_features_ is None and bool((data.weights == 1.0).all())
         if not (self.neighbours == "auto" and is_default and plain and may_diffuse(data)):
             return None
@@ -345,15 +344,11 @@ class GraphCRF(LearnedEstimator):
             ``edges`` a pair of lists, the second with arrays (n_edges, n_classes, n_classes) in the order of the edges.
             Empty lists if X is empty.
         """
-        fitted, k = fitted_graphs(self), self.classes_.size
-        nothing = shapes_of_nothing(self.codec_, X, known)
-        if nothing is not None:
-            empty = [np.zeros((*shape, k)) for shape in nothing]
-            return (empty, [np.zeros((0, k, k)) for _ in nothing]) if edges else empty
+        fitted = fitted_graphs(self)
         stacked, data, evidence = self.codec_.encoded(X, known)
         found = fitted.marginals(data, evidence, edges=edges)
         nodes = stacked.per_graph(found.nodes)
-        return nodes if found.edges is None else (nodes, np.split(found.edges, stacked.edge_pointer[1:-1]))
+        return nodes if found.edges is None else (nodes, np.split(found.edges, stacked.edge_pointer[1:])[:-1])
 
     def predict(self, X: Any, known: Any = None) -> list[NDArray[Any]]:
         """The most probable label of every node, by its own marginal; ``known`` as in predict_marginals.
@@ -361,9 +356,6 @@ class GraphCRF(LearnedEstimator):
         Returns a list with an array for each graph, in the shape of its nodes and with the dtype of ``classes_``.
         """
         fitted = fitted_graphs(self)
-        nothing = shapes_of_nothing(self.codec_, X, known)
-        if nothing is not None:
-            return [np.zeros(shape, dtype=self.classes_.dtype) for shape in nothing]
         stacked, data, evidence = self.codec_.encoded(X, known)
         return stacked.per_graph(self.classes_[fitted.codes(data, evidence)])
 
@@ -375,11 +367,6 @@ class GraphCRF(LearnedEstimator):
         pair of lists, the second of :class:`bactrian.Decoding` objects, with scores, bounds and certificates.
         """
         fitted = fitted_graphs(self)
-        nothing = shapes_of_nothing(self.codec_, X, known)
-        if nothing is not None:
-            empty = [np.zeros(shape, dtype=self.classes_.dtype) for shape in nothing]
-            none = np.zeros(0, dtype=np.int64)
-            return (empty, [Decoding(none, 0.0, 0.0, True, True, 0, method) for _ in empty]) if return_result else empty
         stacked, data, evidence = self.codec_.encoded(X, known)
         found = decode(
             data, fitted.weights, method, evidence, return_result=True, max_seconds=None, n_threads=self.n_threads
@@ -391,9 +378,9 @@ class GraphCRF(LearnedEstimator):
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy over all nodes whose labels are known; ``sample_weight`` as in fit."""
         fitted = fitted_graphs(self)
-        if shapes_of_nothing(self.codec_, X, None):
-            raise ValueError("X has no nodes at all; a score needs at least one")
         stacked, data, _ = self.codec_.encoded(X)
+        if not data.n_nodes:
+            raise ValueError("X has no nodes at all; a score needs at least one")
         predicted = self.classes_[fitted.codes(data)]
         truth = labels_of(y, stacked)
         known = known_labels(truth)

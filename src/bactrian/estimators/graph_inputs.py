@@ -63,7 +63,7 @@ class StackedGraphs:
 
     def per_graph(self, of_nodes: NDArray[Any]) -> list[NDArray[Any]]:
         """What nodes have, (n_nodes, ...), as an array for each graph in the shape of its nodes."""
-        parts = np.split(of_nodes, self.node_pointer[1:-1])
+        parts = np.split(of_nodes, self.node_pointer[1:])[:-1]
         return [part.reshape(*shape, *of_nodes.shape[1:]) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def taken(self, graphs: Ints) -> StackedGraphs:
@@ -156,7 +156,7 @@ class GraphReader:
     def read(self, X: Any) -> tuple[Self, StackedGraphs]:
         """The graphs, and a reader of others with the same numbers of features."""
         check_not_single(X)
-        graphs = checked_list(X, "X", FORMS)
+        graphs = checked_list(X, "X", FORMS, may_be_empty=self.n_features is not None)
         n_features, n_edge_features = self.n_features, self.n_edge_features
         parts: list[GraphParts] = []
         is_fixed = n_features is not None  # whether edges have features
@@ -183,17 +183,16 @@ class GraphReader:
         if self.n_features is None and not counts.any():
             raise ValueError("X has no nodes at all; expected at least one")
         assert n_features is not None
-        nodes = [part.nodes if part.nodes.shape[0] else np.zeros((0, n_features)) for part in parts]
-        edge_inputs = None
+        nodes = [np.zeros((0, n_features)), *(part.nodes for part in parts if part.nodes.shape[0])]
+        edges, edge_inputs = [np.zeros((0, 2), dtype=np.int64), *(part.edges for part in parts)], None
         if n_edge_features is not None:
-            none = np.zeros((0, n_edge_features))
-            edge_rows = [none if part.edge_features is None else part.edge_features for part in parts]
-            edge_inputs = stack_rows(edge_rows, self.intercepts[1])
+            edge_rows = (part.edge_features for part in parts if part.edge_features is not None)
+            edge_inputs = stack_rows([np.zeros((0, n_edge_features)), *edge_rows], self.intercepts[1])
         edge_counts = np.array([len(part.edges) for part in parts], dtype=np.int64)
         shift = np.repeat(pointer(counts)[:-1], edge_counts)[:, None]
         stacked = StackedGraphs(
             inputs=stack_rows(nodes, self.intercepts[0]),
-            edges=np.concatenate([part.edges for part in parts]) + shift,
+            edges=np.concatenate(edges) + shift,
             edge_types=None,
             edge_inputs=edge_inputs,
             shapes=[(int(n),) for n in counts],
@@ -201,12 +200,6 @@ class GraphReader:
             names=[range(part.nodes.shape[0]) if part.names is None else part.names for part in parts],
         )
         return replace(self, n_features=n_features, n_edge_features=n_edge_features), stacked
-
-
-def is_empty(graph: Any) -> bool:
-    """Whether a graph is (node_features, ...) without any node."""
-    rows: Any = graph[0] if isinstance(graph, tuple | list) and len(graph) in (2, 3) else None
-    return bool((rows.shape if sp.issparse(rows) else np.shape(rows))[:1] == (0,))
 
 
 # --- of any form ---

@@ -179,7 +179,7 @@ class GridReader(GraphReader):
         axes = _axes(self.connectivity)
         if isinstance(X, np.ndarray) and X.ndim > axes and self.n_features == X.shape[axes] > 1 == X.ndim - axes:
             raise ArgumentError("X", _SINGLE)
-        for grid, own in _checked_grids(X, axes):
+        for grid, own in _checked_grids(X, axes, may_be_empty=self.n_features is not None):
             if self.contrast and own is not None:
                 raise ValueError("X brings edge features, which edge_features='contrast' computes; give one of the two")
             shapes.append(grid.shape[:-1])
@@ -194,7 +194,7 @@ class GridReader(GraphReader):
             contrast = stack_rows([_contrast(features, stacked.edges, scales)], intercept=True)
             reader = replace(reader, n_edge_features=1, scales=scales)
             stacked = replace(stacked, edge_inputs=contrast)
-        edge_types = np.concatenate(types) if self.by_direction else None
+        edge_types = np.concatenate([np.zeros(0, dtype=np.int64), *types]) if self.by_direction else None
         return reader, replace(stacked, shapes=shapes, edge_types=edge_types)
 
 
@@ -222,10 +222,10 @@ def _check_axes(X: Any, y: Any, axes: int) -> None:
         raise ArgumentError("y", "is a volume, with three axes; pass connectivity=6, 18 or 26", 0)
 
 
-def _checked_grids(X: Any, axes: int) -> Iterator[tuple[NDArray[Any], Any]]:
+def _checked_grids(X: Any, axes: int, *, may_be_empty: bool) -> Iterator[tuple[NDArray[Any], Any]]:
     """Features (..., d) of each grid, and the edge features that came with it, or None."""
     expected = f"({', '.join(('depth', 'height', 'width')[3 - axes :])}, n_features)"
-    for i, given in enumerate(checked_list(X, "X", f"arrays {expected}")):
+    for i, given in enumerate(checked_list(X, "X", f"arrays {expected}", may_be_empty=may_be_empty)):
         with about("X", i):
             grid, own = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
             array = rectangular(grid, "")

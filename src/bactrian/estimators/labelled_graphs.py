@@ -12,9 +12,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Arrays, check_minus_one, nonnegative_weights
 from bactrian.camel.camel import Camel
-from bactrian.errors import ArgumentError, check_choice, check_count, check_flag, check_number
+from bactrian.errors import ArgumentError, check_choice, check_flag, check_number
 from bactrian.estimators.auto_prior import auto_prior
-from bactrian.estimators.graph_inputs import StackedGraphs, by_node, is_empty, node_weights, weight_layers
+from bactrian.estimators.graph_inputs import StackedGraphs, by_node, node_weights, weight_layers
 from bactrian.estimators.labelled_nodes import ON_DEVICE, OPTIONS_ON_DEVICE, FittedNodes
 from bactrian.estimators.labels import (
     check_class_weight,
@@ -271,17 +271,3 @@ def judge_graphs(crf: Any, data: GraphData) -> None:
     tried = "".join(words for words, is_other in others.items() if is_other)
     advice = f"use {tried}{'or ' if tried else ''}a stronger prior on the edges; diagnose() looks closer"
     fitted.judge(data, same=fitted.is_matched, advice=advice)
-
-
-def shapes_of_nothing(codec: GraphCodec, X: Any, known: Any) -> list[tuple[int, ...]] | None:
-    """Shapes of the graphs to predict where none has a node, as filters and batches make them; None elsewhere."""
-    if not isinstance(X, list | tuple | np.ndarray) or not all(map(is_empty, X)):
-        return None
-    if known is not None:
-        check_count("known", len(known), len(X), "array per graph")
-    if not len(X):
-        return []
-    _, stacked = codec.reader.read(X)
-    if known is not None:
-        codec.evidence(known, stacked)
-    return stacked.shapes

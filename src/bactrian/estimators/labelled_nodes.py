@@ -72,7 +72,7 @@ class FittedNodes:
             options.setdefault("tolerance", self.tolerances[labels_alone])
         path, attained = self.solution.path, self.solution.attained
         weights = path if method == "replay" and path is not None else self.weights
-        if self.device is not None:
+        if self.device is not None and data.n_nodes:
             return marginals_on_device(data, weights, method, evidence, self.device, edges=edges, **options)
         try:
             found = graph_marginals(data, weights, method, evidence, edges=edges, **options)
@@ -100,7 +100,7 @@ class FittedNodes:
         found = decode(
             data, self.weights, self.decoding, evidence, max_seconds=None, n_threads=self.options["n_threads"]
         )
-        return np.concatenate(found)
+        return np.concatenate([np.zeros(0, dtype=np.int64), *found])
 
     def judge(self, data: GraphData, *, same: bool, advice: str) -> None:
         """Warn where edges make the labels worse by two points, in a sample of the graphs of learning.

@@ -350,11 +350,6 @@ def best_of_chains(crf: Any, rows: Mapping[str, FeatureRows], given: EdgesGiven)
     return codes if sure.all() else None
 
 
-def any_tokens(X: Sequence[Any]) -> bool:
-    """Whether any of the sequences has a token."""
-    return any((sequence.shape[0] if hasattr(sequence, "shape") else len(sequence)) for sequence in X)
-
-
 # --- edges of sequences ---
 
 #: (n, 2) transitions, then (n, 2) skips of all sequences over stacked tokens, each in the order of the sequences.

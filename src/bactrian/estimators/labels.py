@@ -218,11 +218,11 @@ def evidence_of(codes: Ints, pointer: Ints) -> list[dict[int, int]]:
 # --- of graphs ---
 
 
-def checked_list(X: Any, name: str, what: str) -> Sequence[Any]:
-    """X as a sequence that is not empty."""
+def checked_list(X: Any, name: str, what: str, *, may_be_empty: bool = False) -> Sequence[Any]:
+    """X as a sequence, checked."""
     if isinstance(X, str | bytes | dict) or sp.issparse(X) or not (isinstance(X, Sequence | np.ndarray)):
         raise TypeError(f"{name} must be a list of {what}, found {type(X).__name__}")
-    if len(X) == 0:
+    if len(X) == 0 and not may_be_empty:
         raise ValueError(f"{name} is empty; expected at least one of {what}")
     return X  # type: ignore[return-value]  # an array of arrays serves as well
 
@@ -234,7 +234,7 @@ def checked_labels(
 
     -1, and an empty string among strings, stand for a label that is not known.
     """
-    given = checked_list(y, name, "label arrays")
+    given = checked_list(y, name, "label arrays", may_be_empty=not shapes)
     check_count(name, len(given), len(shapes), "array per graph")
     parts, any_missing = [], _missing_anywhere(given)
     for i, (labels, shape) in enumerate(zip(given, shapes, strict=True)):

@@ -26,7 +26,6 @@ from bactrian.estimators.labelled_sequences import (
     EdgesGiven,
     SequenceCodec,
     WordReader,
-    any_tokens,
     best_of_chains,
     check_length,
     check_sequence_params,
@@ -338,9 +337,6 @@ class LinearChainCRF(LearnedEstimator):
         A chain uses Viterbi, a skip chain ``decoding``; other arguments are those of :meth:`fit`.
         """
         fitted, given = self._fitted(), EdgesGiven(skips, breaks, transition_features, skip_features)
-        check_sequences(X, "X")
-        if not any_tokens(X):
-            return Labellings([] for _ in X)
         rows = self.codec_.rows(X, given)
         codes = best_of_chains(self, rows, given) if partial is None else None
         if codes is None:
@@ -355,14 +351,10 @@ class LinearChainCRF(LearnedEstimator):
         With ``edges`` also a list of (pairs of positions, tables (n_pairs, n_labels, n_labels)) per sequence, skips
         after transitions. Other arguments are those of :meth:`fit` and :meth:`predict`.
         """
-        fitted, k = self._fitted(), self.classes_.size
-        check_sequences(X, "X")
-        if not any_tokens(X):
-            empty = [np.zeros((0, k)) for _ in X]
-            return (empty, [(np.zeros((0, 2), dtype=np.int64), np.zeros((0, k, k))) for _ in X]) if edges else empty
+        fitted = self._fitted()
         data = self.codec_.encoded(X, EdgesGiven(**given), self._skips)
         marginals = fitted.marginals(data, self.codec_.evidence(partial, data), edges=edges)
-        nodes = np.split(marginals.nodes, data.node_pointer[1:-1])
+        nodes = np.split(marginals.nodes, data.node_pointer[1:])[:-1]
         if marginals.edges is None:
             return nodes
         given_edges = np.empty_like(data.edges)
@@ -389,10 +381,7 @@ class LinearChainCRF(LearnedEstimator):
         [(['A'], -0.1), (['B'], -2.1)]
         """
         check_is_fitted(self, "weights_")
-        check_sequences(X, "X")
         check_number("n", n, least=1, whole=True)
-        if not any_tokens(X):
-            return [[([], 0.0)] for _ in X]
         data = self.codec_.encoded(X, EdgesGiven(**given), self._skips)
         found, labels = best_labellings(data, self.weights_, int(n), self.n_threads), self.codec_.labels
         return [[(labels.decode(of), float(p)) for of, p in zip(*part, strict=True)] for part in found]

@@ -81,7 +81,7 @@ class GraphData:
         self.node_factors = node_factors
         node_rows = checked_rows(inputs, "inputs")
         n_nodes = int(node_rows.shape[0])
-        self.node_pointer = _checked_pointer(node_counts, n_nodes)
+        self.node_pointer = _checked_pointer(node_counts, n_nodes, labels is not None)
         self.edges, order = self._checked_edges(edges, n_nodes)
         n_edges = self.edges.shape[0]
         self.edge_order: Ints = order
@@ -244,8 +244,8 @@ def _checked_tables(tables: Any, n_labels: int) -> tuple[TiedTable, ...]:
     return tuple(TiedTable.make(name, n_labels) for name in names)
 
 
-def _checked_pointer(node_counts: ArrayLike | None, n_nodes: int) -> Ints:
-    if n_nodes == 0:
+def _checked_pointer(node_counts: ArrayLike | None, n_nodes: int, is_labelled: bool) -> Ints:
+    if n_nodes == 0 and is_labelled:  # there is nothing to learn; predictions of nothing are empty
         raise ValueError("inputs has no rows; the data needs at least one node")
     if node_counts is None:
         return np.array([0, n_nodes], dtype=np.int64)

@@ -21,6 +21,7 @@ from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import Carving, CountingNumbers, carve, concave_numbers
 from bactrian.camel.linearisation import Linearisation
 from bactrian.camel.prior import Prior
+from bactrian.errors import check_choice, check_number
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.packed import PackedData
 from bactrian.graphs.packing import pack
@@ -111,13 +112,11 @@ def diagnose(
     >>> print(diagnose(samples, [3.0, -9.0], prior_variance=None))
     serious: ...
     """
-    if inference not in ("rbp", "bp", "trw", "convex", "replay"):
-        raise ValueError(f"inference must be 'rbp', 'bp', 'trw', 'convex' or 'replay', found {inference!r}")
+    check_choice("inference", inference, ("rbp", "bp", "trw", "convex", "replay"))
     path = solution.path if isinstance(solution, Solution) and inference == "replay" else None
     if inference == "replay" and path is None:
         raise ValueError("inference='replay' needs a solution with a path")
-    if isinstance(restarts, bool) or not (isinstance(restarts, int | np.integer) and restarts >= 0):
-        raise ValueError(f"restarts must be an integer of at least 0, found {restarts!r}")
+    check_number("restarts", restarts, least=0, whole=True)
     packed = pack(data)
     weights = np.asarray(solution.weights if isinstance(solution, Solution) else solution, dtype=np.float64)
     if weights.shape != (packed.n_weights,):

@@ -43,6 +43,7 @@ from bactrian.camel.entropy import carve
 from bactrian.camel.profiled import Profiled
 from bactrian.camel.run import NoBeliefs, Run, Settings
 from bactrian.engines.numba.sparse import Segments, add_table_rows, collect_table_rows
+from bactrian.errors import check_flag
 from bactrian.graphs.inputs import N_BLOCKS
 from bactrian.graphs.packed import Observations, PackedData
 from bactrian.graphs.packing import TablePlan, build_layout, pack_layout
@@ -86,8 +87,7 @@ class PseudoLikelihood:
     piecewise: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.piecewise, bool):
-            raise TypeError(f"piecewise must be True or False, found {self.piecewise!r}")
+        check_flag("piecewise", self.piecewise)
 
     @property
     def name(self) -> str:
