@@ -328,7 +328,7 @@ class FeatureVocabulary:
             if self.names is not None:
                 raise TypeError(f"{what} holds matrices, but the model was fitted to named features")
             return _stacked(X, what, self.n_features)
-        if not any(map(len, X)):
+        if self.names is None and not any(map(len, X)):
             return FeatureRows(np.zeros((0, self.n_features)), np.zeros(len(X), dtype=np.int64))
         if self.names is None:
             raise TypeError(f"{what} holds named features, but the model was fitted to matrices")
