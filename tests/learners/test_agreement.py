@@ -14,7 +14,7 @@ import bactrian as bt
 from bactrian.camel.entropy import carve
 from bactrian.engines.memory import MemoryPart
 from bactrian.graphs.graph import grid_edges
-from bactrian.graphs.packing import pack
+from bactrian.graphs.packing import observed_by, pack
 from bactrian.inference.propagation import contracts
 from bactrian.learners.learn import followed
 from bactrian.parallel.threads import Context, Workers
@@ -125,6 +125,91 @@ def test_other_learners_of_bethe_s_entropy_follow_too(learned, method):
     crf, noisy, _, truth = learned
     other = bt.GridCRF(method=method).fit([noisy], [truth])
     assert np.allclose(other.solution_.path, crf.solution_.path, atol=1e-6)
+
+
+def noisy_graphs(n: int, seed: int = 0, side: int = 5, n_inputs: int = 8) -> tuple[list, list]:
+    """Grids in two regions, with one input that tells them apart and others that are noise, too many for few graphs."""
+    rng = np.random.default_rng(seed)
+    X, y = [], []
+    for _ in range(n):
+        labels = np.zeros((side, side), dtype=int)
+        labels[:, rng.integers(1, side) :] = 1
+        labels = labels.ravel() if rng.random() < 0.5 else labels.T.ravel()
+        inputs = rng.normal(size=(side * side, n_inputs))
+        inputs[:, 0] += 0.5 * labels
+        X.append((np.column_stack([inputs, np.ones(side * side)]), grid_edges(side, side)))
+        y.append(labels)
+    return X, y
+
+
+def gaps_by_graph(crf: bt.GraphCRF, X: list, y: list) -> np.ndarray:
+    """(graphs, weights) moments of the learned beliefs minus those of the labels, by hand."""
+    rows = []
+    for (inputs, edges), labels, beliefs in zip(X, y, crf.solution_.beliefs, strict=True):
+        nodes = inputs.T @ (beliefs.hubs() - np.eye(2)[labels])
+        table = sum(
+            (beliefs[len(labels) + e] - np.outer(np.eye(2)[labels[a]], np.eye(2)[labels[b]]))
+            for e, (a, b) in enumerate(edges)
+        )
+        rows.append([*nodes.ravel(), table[0, 0], table[0, 1] + table[1, 0], table[1, 1]])
+    return np.array(rows)
+
+
+def test_without_a_prior_a_path_ends_where_gaps_are_noise():
+    X, y = noisy_graphs(12, seed=2)
+    others, labels = noisy_graphs(40, seed=102)
+    options = {"tables": "symmetric", "prior_variance": None, "max_iterations": 300}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", bt.ConvergenceWarning)
+        crf = bt.GraphCRF(method="cccp", **options).fit(X, y)
+        plain = bt.GraphCRF(method="camel0", **options).fit(X, y)
+    assert crf.solution_.path is not None
+    gaps = gaps_by_graph(crf, X, y)
+    assert np.allclose(np.abs(gaps.sum(axis=0)).max(), crf.solution_.moment_gap, rtol=1e-3)
+    assert np.mean(gaps.sum(axis=0) ** 2 / (len(gaps) * gaps.var(axis=0, ddof=1))) <= 1.0
+    assert np.abs(gaps.sum(axis=0)).max() > 0.1  # far more than the tolerance
+    assert crf.score(others, labels) > plain.score(others, labels)
+
+
+def test_moments_of_each_graph_are_those_of_that_graph_alone():
+    X, y = noisy_graphs(3)
+    crf = bt.GraphCRF(tables="symmetric", prior_variance=None)
+    data = pack(crf.encode(X, y))
+    each, sharing = np.eye(3), carve(data, "bethe")
+    part = MemoryPart(data, sharing, Context(Workers(1)))
+    weights = np.random.default_rng(0).normal(size=data.n_weights) * 0.2
+    part.set_weights(weights)
+    part.pass_messages(tolerance=1e-10, max_sweeps=1000)
+    whole = part.summary().moments
+    rows, seen = part.moments_by(each), observed_by(data, each)
+    assert np.allclose(rows.sum(axis=0), whole)
+    assert np.array_equal(part.summary().moments, whole)
+    for graph, labels, row, observed in zip(X, y, rows, seen, strict=True):
+        own = pack(clone(crf).encode([graph], [labels]))
+        alone = MemoryPart(own, carve(own, "bethe"), Context(Workers(1)))
+        alone.set_weights(weights)
+        alone.pass_messages(tolerance=1e-10, max_sweeps=1000)
+        assert np.allclose(alone.summary().moments, row, atol=1e-6)
+        assert np.allclose(own.empirical, observed)
+
+
+def test_a_path_ends_where_a_relinearisation_makes_the_labels_less_probable():
+    X, y = noisy_graphs(6, seed=2)
+    crf = bt.GraphCRF(method="cccp", tables="symmetric", prior_variance=None, max_iterations=300)
+    data = clone(crf).encode(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", bt.ConvergenceWarning)
+        solution = crf.fit(X, y).solution_
+        given = {**crf.learning_options(), "method": bt.Camel(tight=True), "max_relinearisations": 1}
+        further = bt.learn(data, **given, start=solution).weights
+    path = [*solution.path, further]
+    losses = []
+    for steps in range(1, len(path) + 1):
+        found = bt.infer(data, np.stack(path[:steps]), "replay", tolerance=1e-8, max_iterations=20_000)
+        nodes = np.concatenate([np.stack(result.variables) for result in found])
+        losses.append(-np.log(nodes[np.arange(len(nodes)), np.concatenate(y)]).mean())
+    assert len(losses) == 3
+    assert losses[0] > losses[1] < losses[2]
 
 
 def test_learning_says_that_inference_is_elsewhere(learned):

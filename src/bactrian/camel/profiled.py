@@ -17,7 +17,7 @@ from bactrian.camel.dual import Dual, Evaluation
 from bactrian.camel.parts import Vector
 from bactrian.camel.run import InnerResult, Run, Work
 from bactrian.camel.units import Learned, feature_units
-from bactrian.solvers.lbfgs import InUnits, Memory, Minimum, Step, largest_slope, minimise
+from bactrian.solvers.lbfgs import InUnits, Memory, Minimum, Step, largest_magnitude, largest_slope, minimise
 from bactrian.solvers.solution import Status
 
 #: Star updates that oscillate even with this part of the old multipliers kept are given up.
@@ -118,6 +118,8 @@ class Profiled:
         self._evaluations_before = 0
         self._value_before = np.inf
         self._was_stopped = False  # the last solve, before it converged
+        if run.settings.is_noise is not None:
+            self.measure = self._told_from_noise
         self.objective.wants_logs = learned is None  # before the end
 
     def units(self) -> Floats | None:
@@ -186,6 +188,10 @@ class Profiled:
         largest = largest_slope(minimum.x, gradient, self.run.settings.prior.l1)
         gap = largest if self.measure is None else self.measure(gradient)
         return gap > minimum.tolerance and self.accuracy.sharpen_beyond()
+
+    def _told_from_noise(self, gradient: Vector) -> float:
+        assert self.run.settings.is_noise is not None
+        return 0.0 if self.run.settings.is_noise(self.dual.part) else largest_magnitude(gradient)
 
     def heed_beliefs(self, change: float) -> None:
         """See :class:`InnerSolver`."""

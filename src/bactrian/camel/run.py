@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, NoReturn, Protocol
 from weakref import ref
@@ -37,6 +37,7 @@ class Settings:
     state: Any = None
     gap_tolerance: float | None = None
     gain_tolerance: float = 0.0  #: share of an exact objective that ten iterations must gain for learning to go on
+    is_noise: Callable[[Any], bool] | None = None  #: whether a part's moments are matched as well as the data tells
 
 
 @dataclass(frozen=True)

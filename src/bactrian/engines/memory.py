@@ -397,6 +397,16 @@ class MemoryPart:
         moments = self.data.scores.moments(beliefs.counts, beliefs.hub_count, self.workers, place)
         return Summary(value, sweeps, violation, residual, moments)
 
+    def moments_by(self, weights: Floats) -> Floats:
+        """(R, n_weights) moments at the last scores and multipliers, for R rows of weights of instances."""
+        data, found = self.data, []
+        for row in (*weights, data.weights):  # the last puts back what the pass before left
+            self.data = replace(data, weights=row)
+            self.pass_messages()
+            found.append(self.summary().moments)
+        self.data = data
+        return np.array(found[:-1])
+
     def _violation_on_edges(self) -> float:
         """Largest disagreement where some hubs are only sepsets: there clusters are compared with each other."""
         links, reference = self.links(), self.hub_beliefs()

@@ -180,6 +180,14 @@ def _with_truth(packed: PackedData, structure: GraphStructure, states: Ints, wei
     return packed.observed(counts[0], counts[1], Observations(states, weights))
 
 
+def observed_by(data: PackedData, weights: Floats) -> Floats:
+    """(R, n_weights) observed moments for R rows of weights of instances."""
+    seen, structure = data.observations, data.structure
+    assert seen is not None
+    unweighted = seen.weights > 0.0
+    return np.array([_with_truth(data, structure, seen.states, unweighted * row).empirical for row in weights])
+
+
 def _is_dense(scopes: Ragged, sizes: Ints) -> bool:
     """Whether most pairs of variables are scopes: counting each of them takes longer than a product of matrices."""
     return bool((scopes.lengths == 2).all()) and int(sizes.sum()) ** 2 <= _WORTH_A_PRODUCT * scopes.lengths.size

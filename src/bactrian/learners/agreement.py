@@ -10,7 +10,9 @@ learned and those of cold inference at the same weights on the same data.
 :func:`follow` mends it. The concave-convex procedure starts at g = 0 with a convex problem, whose beliefs message
 passing finds on any data, and every relinearisation leads to another convex problem. Stopped after a few, with the
 weights of each kept, the way can be gone again on new data (:func:`bactrian.inference.double_loop.replay`): on the data
-of learning that gives the learned beliefs exactly, and elsewhere each step has a unique answer.
+of learning that gives the learned beliefs exactly, and elsewhere each step has a unique answer. The way ends where a
+relinearisation makes the labels of learning less probable, and without a prior no problem is solved further than the
+data tells moments apart from noise.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from bactrian.engines.memory import MemoryPart
 from bactrian.engines.numba.schedules import CONVERGED
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.packed import PackedData
+from bactrian.graphs.packing import observed_by
 from bactrian.graphs.ragged import pointer, ranges
 from bactrian.inference.infer import StackedMarginals, graph_marginals
 from bactrian.inference.propagation import contracts, settle
@@ -49,6 +52,8 @@ UNATTAINED = 0.05
 _TOLERANCE, _SWEEPS, _SAMPLE = 1e-3, 200, 200_000
 #: Log-odds by which starting messages favour a state, and how many states are favoured in turn.
 _FAVOUR, _STARTS = 5.0, 8
+#: Groups of instances whose moments tell how far a sum over all of them is noise, and the fewest that can.
+_GROUPS, _FEWEST = 20, 8
 #: Multiple of the tolerance to which the steps of a path before the last are solved.
 _ROUGHLY = 10.0
 
@@ -146,31 +151,37 @@ def follow(data: PackedData, learner: Any, solution: Solution, settings: Setting
 
 
 def _followed(data: PackedData, solution: Solution, settings: Settings, context: Context) -> Solution:
-    """The first steps of the paper's path, every inner problem solved to tolerance."""
-    learner = Camel(tight=True, start="piecewise")  # only a start: the first problem is convex
+    """The first steps of the paper's path, every inner problem solved to tolerance or to noise."""
+    noise = _Noise.of(data) if settings.prior.leaves_free else None
+    # Only a start, for the first problem is convex; but weights of piecewise training have fitted noise before it.
+    learner = Camel(tight=True, start="piecewise" if noise is None else "zero")
+    settings = replace(settings, is_noise=noise, start=None, state=None)
     path: list[Floats] = []
     history = list(solution.history)
     callback = context.callback
-    start: Floats | None = None
-    state: WarmState | None = None
-    found = solution
+    found, loss = solution, np.inf
     for step in range(RELINEARISATIONS + 1):
         # A replay goes through the weights of all steps, whatever is left of their gaps: only the last counts.
-        given = replace(settings, start=start, state=state, max_relinearisations=min(step, 1))
+        given = replace(settings, max_relinearisations=min(step, 1))
         circumstances = context
         if callback is not None:
             circumstances = replace(context, callback=_continued(callback, history, step + 1))
         if step < RELINEARISATIONS:
             given = replace(given, tolerance=_ROUGHLY * settings.tolerance)
-        found = learner.learn(data, given, circumstances)
+        last, found = found, learner.learn(data, given, circumstances)
         first = len(history)
         history += [replace(record, outer=first + record.outer, phase=step + 1) for record in found.history]
-        path.append(found.weights)
-        start, state = found.weights, found.state
         within = sum(record.iterations for record in found.history) < settings.max_iterations
-        if found.status not in (Status.ITERATION_LIMIT, Status.CONVERGED) or not within:
+        is_solved = within and found.status in (Status.ITERATION_LIMIT, Status.CONVERGED)
+        before, loss = loss, _log_loss(data, found, context)
+        if is_solved and loss > before:
+            found = last
             break
-    else:
+        path.append(found.weights)
+        if not is_solved:
+            break
+        settings = replace(settings, start=found.weights, state=found.state)
+    if is_solved:
         # No finite weights match moments on the boundary, wherever the path stops.
         unbounded = solution.status is Status.UNBOUNDED
         found = replace(found, status=Status.UNBOUNDED if unbounded else Status.FOLLOWED)
@@ -182,6 +193,41 @@ def _followed(data: PackedData, solution: Solution, settings: Settings, context:
         path=np.stack(path),
         attained=1.0,
     )
+
+
+def _log_loss(data: PackedData, solution: Solution, context: Context) -> float:
+    """Minus the log probability of the labels of learning, each by its own belief."""
+    beliefs = _learned_beliefs(data, carve(data, "bethe"), solution, context)
+    assert beliefs is not None
+    assert data.hub_truth is not None
+    seen = data.hub_truth > 0.0
+    return -float(data.hub_truth[seen] @ np.log(np.maximum(beliefs[seen], 1e-300)))
+
+
+class _Noise:
+    """Whether the gaps of moments are what chance makes of them; asked of a part after its last pass.
+
+    The rule of Mahsereci, Balles, Lassner and Hennig (Early stopping without a validation set, 2017): the mean over the
+    weights of squared gap by its variance is at most 1. The variance is that of a sum over groups of instances.
+    """
+
+    def __init__(self, data: PackedData, members: Ints) -> None:
+        groups = min(_GROUPS, members.size)
+        self._weights = np.zeros((groups, data.weights.size))
+        self._weights[np.arange(members.size) % groups, members] = data.weights[members]
+        self._observed = observed_by(data, self._weights)
+
+    @staticmethod
+    def of(data: PackedData) -> _Noise | None:
+        """None where there are too few instances to tell."""
+        members = np.flatnonzero(data.weights > 0.0)
+        return _Noise(data, members) if members.size >= _FEWEST and data.observations is not None else None
+
+    def __call__(self, part: MemoryPart) -> bool:
+        gaps = part.moments_by(self._weights) - self._observed
+        variance = len(gaps) * gaps.var(axis=0, ddof=1)
+        varies = variance > 0.0
+        return not varies.any() or float(np.mean(gaps.sum(axis=0)[varies] ** 2 / variance[varies])) <= 1.0
 
 
 def _continued(callback: Callback, history: Sequence[Record], phase: int) -> Callback:

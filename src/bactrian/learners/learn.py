@@ -259,8 +259,8 @@ def followed(
 
     Where belief propagation at the learned weights finds the learned beliefs from every start, for learners other than
     CAMEL with Bethe's entropy, and for data with unknown states, that is what :func:`learn` finds. Elsewhere it is the
-    path of ``"cccp"`` up to its second relinearisation: its status is ``FOLLOWED``, ``path`` holds the weights of each
-    step, and ``infer(models, solution.path, "replay")`` gives the beliefs that belong to it on any data.
+    path of ``"cccp"`` up to its second relinearisation at most: its status is ``FOLLOWED``, ``path`` holds the weights
+    of each step, and ``infer(models, solution.path, "replay")`` gives the beliefs that belong to it on any data.
     Pseudo-likelihoods, which have no beliefs of their own, are given ``attained``: how near moments of belief
     propagation come to the data.
 

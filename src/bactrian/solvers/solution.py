@@ -25,7 +25,7 @@ class Status(enum.Enum):
     STALLED = "stopped because no step improves the objective any further"
     UNBOUNDED = "unbounded: some moments lie on the boundary, so weights grow without limit; add a prior"
     HELD_OUT = "stopped because the loss of held-out data no longer falls"
-    FOLLOWED = "stopped after two relinearisations, which prediction repeats"
+    FOLLOWED = "stopped after its first relinearisations, which prediction repeats"
     UNRELIABLE = "message passing did not converge at some weights, so the gradient could not be trusted"
 
     def __str__(self) -> str:
