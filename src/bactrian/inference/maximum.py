@@ -40,9 +40,6 @@ from bactrian.inference.factors import FactorScores
 from bactrian.inference.problem import contradiction
 from bactrian.parallel.threads import Deadline, Workers
 
-#: Decodes the active instances of a block: (found, active, first, last).
-DecodeBlock = Callable[[Assignments, Bools, int, int], None]
-
 #: Scores closer than this, or than this part of an instance's largest score times 1e-3, are ties.
 TIE = 1e-9
 #: Bytes that the junction tree may take where it only stands in for a method that found nothing allowed.
@@ -87,7 +84,7 @@ def decode_max_product(
     other, and climbing.
     """
     limits = Limits(tolerance, max_iterations, damping=damping)
-    return _decode_loopy(scores, workers, _sweeps(scores, limits, late), memory_budget)
+    return _decode_loopy(scores, workers, limits, late, memory_budget)
 
 
 def decode_dual(
@@ -99,22 +96,24 @@ def decode_dual(
     never rises. Clusters of three or more variables follow Kolmogorov, PAMI 37(5), 2015. Forests are decoded exactly.
     Where no assignment meets the bound, max-product looks for a better one.
     """
-    run = _sweeps(scores, Limits(tolerance, max_iterations), late, dual=True)
-    found = _decode_loopy(scores, workers, run, memory_budget)
+    found = _decode_loopy(scores, workers, Limits(tolerance, max_iterations), late, memory_budget, dual=True)
     unsettled = ~certified(found) & (found.bound > -np.inf)
     if unsettled.any():
         limits = Limits(1e-6, min(max_iterations, _SECOND_SWEEPS), damping=0.3)
-        _follow(scores, found, _sweeps(scores, limits, late), unsettled, workers)
+        _follow(scores, found, unsettled, workers, limits, late)
     return found
 
 
-def _follow(scores: FactorScores, found: Assignments, run: DecodeBlock, active: Bools, workers: Workers) -> None:
+def _follow(
+    scores: FactorScores, found: Assignments, active: Bools, workers: Workers, limits: Limits, late: Bools, *,
+    dual: bool = False,
+) -> None:  # fmt: skip
     """Let another method look for better assignments; what is said of the first stays, and the bounds of both count."""
     n = scores.layout.n_instances
     again = found._replace(
         bound=np.full(n, np.inf), converged=np.zeros(n, dtype=np.bool_), iterations=np.zeros(n, dtype=np.int64)
     )
-    workers.run(lambda _, first, last: run(again, active, first, last), scores.data.blocks)
+    _search(scores, again, active, workers, limits, late, dual=dual)
     np.minimum(found.bound, again.bound, out=found.bound)
     np.maximum(found.bound, found.score, out=found.bound)
 
@@ -139,7 +138,7 @@ def decode_auto(
             if active.any():
                 with Deadline(None if deadline.left is None else share * deadline.left) as own:
                     limits = Limits(1e-7, max_iterations, damping=0.0 if dual else 0.3)
-                    _follow(scores, found, _sweeps(scores, limits, own.late, dual=dual), active, workers)
+                    _follow(scores, found, active, workers, limits, own.late, dual=dual)
                 active &= ~certified(found) & (found.bound > -np.inf)
         if active.any() and find_spec("pytoulbar2") is not None:
             for m in np.flatnonzero(active).tolist():
@@ -459,14 +458,16 @@ def _decode_cliques(scores: FactorScores, plans: Sequence[_InstancePlan], found:
         found.iterations[m] = 2
 
 
-def _decode_loopy(scores: FactorScores, workers: Workers, run: DecodeBlock, memory_budget: int) -> Assignments:
-    """Forests exactly, the other instances by ``run``; junction trees where those were given or nothing else helps."""
+def _decode_loopy(
+    scores: FactorScores, workers: Workers, limits: Limits, late: Bools, memory_budget: int, *, dual: bool = False
+) -> Assignments:
+    """Forests exactly, the others by sweeps of messages, or junction trees where those were given or nothing helps."""
     found, active = _unsolved(scores, workers)
     if not active.any():
         return found
     _try_cliques(scores, found, active & scores.cluster_trees, workers, memory_budget)
     active &= ~found.converged
-    workers.run(lambda _, first, last: run(found, active, first, last), scores.data.blocks)
+    _search(scores, found, active, workers, limits, late, dual=dual)
     failed = active & (found.score == -np.inf) & (found.bound > -np.inf)
     found.converged[failed] = False
     _try_cliques(scores, found, failed, workers, min(memory_budget, _RESCUE_BUDGET))
@@ -495,17 +496,15 @@ def _try_cliques(
         _decode_cliques(scores, group, found, workers)
 
 
-def _sweeps(scores: FactorScores, limits: Limits, late: Bools, *, dual: bool = False) -> DecodeBlock:
-    """Decoding by sweeps of messages, all at 0 at first, within ``limits``."""
+def _search(
+    scores: FactorScores, found: Assignments, active: Bools, workers: Workers, limits: Limits, late: Bools, *,
+    dual: bool,
+) -> None:  # fmt: skip
+    """Sweeps of messages, all at 0 at first, within ``limits``."""
     layout = scores.layout
     blocks, messages = build_blocks(layout, scores.hubs, _LARGEST_PAIR), np.zeros(layout.n_link_states)
-
-    def run(found: Assignments, active: Bools, first: int, last: int) -> None:
-        search_instances(
-            Search(layout, scores.arrays, blocks, messages, found, active, late), limits, dual, first, last
-        )
-
-    return run
+    search = Search(layout, scores.arrays, blocks, messages, found, active, late)
+    workers.run(lambda _, first, last: search_instances(search, limits, dual, first, last), scores.data.blocks)
 
 
 def _score(scores: FactorScores, states: Ints, m: int) -> float:
