@@ -92,6 +92,17 @@ def test_fields_learned_on_a_device_are_those_of_the_cpu(tables, method):
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
+def test_what_the_default_of_a_field_finds_does_not_depend_on_the_device():
+    """Exactly where a junction tree is small, else by pseudo-likelihood, which the device works out."""
+    rng = np.random.default_rng(3)
+    rows = (rng.integers(0, 6, (80, 1)) + rng.integers(0, 2, (80, 5))) % [3, 2, 3, 2, 4]
+    for budget, method in ((1 << 30, "exact"), (0, "pseudolikelihood")):
+        options = {"edges": "complete", "tolerance": 1e-8, "memory_budget": budget, "inference": "convex"}
+        ours, theirs = (bt.MarkovRandomField(device=at, **options).fit(rows) for at in (None, DEVICE))
+        assert theirs.method_ == ours.method_ == method
+        np.testing.assert_allclose(theirs.weights_, ours.weights_, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("cls", "options", "message"),
     [
@@ -102,7 +113,7 @@ def test_fields_learned_on_a_device_are_those_of_the_cpu(tables, method):
         (bt.GraphCRF, {"inference_options": {"max_seconds": 1}}, "inference_options must be of counting_numbers"),
         (bt.GraphCRF, {"neighbours": 0.1}, "neighbours must be 'auto' or 'edges' on a device"),
         (bt.SkipChainCRF, {"method": "exact"}, "method must be one of .* on this engine, found 'exact'"),
-        (bt.MarkovRandomField, {}, "method must be one of .* on this engine, found 'auto'"),
+        (bt.MarkovRandomField, {"method": "exact"}, "method must be one of .* on this engine, found 'exact'"),
     ],
 )
 def test_what_a_device_cannot_do_is_refused_before_any_work(cls, options, message):

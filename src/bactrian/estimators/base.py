@@ -88,7 +88,8 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         from bactrian.engines.torch.learn import checked_method
 
         checked_device(device)
-        checked_method(self._device_method)
+        if self._device_method != "auto":
+            checked_method(self._device_method)
         if self.l1:
             raise ArgumentError("l1", f"must be 0 on a device, found {self.l1}")
         if inference and getattr(self, "inference", None) not in (None, *inference):
@@ -200,7 +201,7 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     @property
     def _learner(self) -> Callable[..., Solution]:
         """What ``fit`` learns with: :func:`bactrian.learn`, or its like whose solution predictions can replay."""
-        if getattr(self, "device", None) is not None:
+        if getattr(self, "device", None) is not None and self._device_method != "auto":
             return partial(learned_on_device, self)
         return partial(followed, solution=None) if self._replays else learn
 

@@ -136,7 +136,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         may name them, and predictions have them as last columns. The order of their states depends on ``seed``.
     device : str, optional
         Where tables are learned with PyTorch, such as ``"cuda"``, by ``"convex"``, ``"camel0"``, ``"cccp"`` or
-        ``"piecewise"`` (:doc:`/gpu`); by default on the CPU without. Questions are answered on the CPU.
+        ``"piecewise"`` (:doc:`/gpu`); by default on the CPU without. Of what ``"auto"`` chooses, pseudo-likelihood of
+        full tables runs there. Questions are answered on the CPU.
     n_starts : int, optional
         With unknown states, number of starts from random weights; the solution with the least objective is kept. By
         default 5 with hidden variables, else 1, from zero weights.
@@ -412,7 +413,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
 
     @property
     def _learner(self) -> Any:
-        if self.device is not None:
+        if self.device is not None and self.method != "auto":
             return self._learned_on_device
         n = self.n_starts or (_STARTS if self.hidden else 1)
         if (
@@ -445,6 +446,10 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         if options.get("start") is not None or not np.isfinite(variances).all() or (sizes < 2).any():
             return super()._learner(data, **options, prior_variance=prior)
         limits = {name: options[name] for name in ("tolerance", "max_iterations", "max_seconds", "n_threads")}
+        if self.device is not None:
+            from bactrian.engines.torch.learn import conditionals_on
+
+            limits["place"] = partial(conditionals_on, device=self.device)
         callback = with_lines(options["callback"], options["tolerance"], options["verbose"])
         solution = fit_tables(data.X, sizes, data.sample_weight, edges, variances, **limits, callback=callback)
         warn_stopped(solution)

@@ -35,7 +35,7 @@ terms of others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -606,8 +606,11 @@ def fit_tables(
     max_seconds: float | None = None,
     n_threads: int | None = None,
     callback: Callback | None = None,
+    place: Callable[[Conditionals], Callable[[Floats, Floats], tuple[float, Floats, Floats]]] | None = None,
 ) -> Solution:
     """Maximum pseudo-likelihood of full tables of variables and edges, as :class:`PseudoLikelihood` has it.
+
+    ``place`` may give another :meth:`Conditionals.value_and_gradient`, such as one on a device.
 
     ``variances`` (positive, finite), one per variable and then per edge, are those of the prior. What an edge's table
     has of its variables' own, r 1' + 1 c', is free given the sum b of these and the variable's table: the prior spreads
@@ -618,6 +621,7 @@ def fit_tables(
     distinct, which = np.unique(states, axis=0, return_inverse=True)
     weights: Floats = np.bincount(which.ravel(), weights=sample_weight).astype(np.float64)
     of = Conditionals.of(distinct[weights > 0.0], sizes, weights[weights > 0.0], n_threads)
+    evaluate = of.value_and_gradient if place is None else place(of)
     n, n_variables, owner, scale, shift = of.total, sizes.size, of.owner, of.scale, of.mean / of.scale
     ends, of_variables, of_edges = edges.T, variances[: sizes.size], variances[sizes.size :]
     spread = of_variables + np.bincount(ends.ravel(), (of_edges / sizes[ends[::-1]]).ravel(), n_variables)
@@ -635,7 +639,7 @@ def fit_tables(
 
     def value_and_gradient(x: Floats) -> tuple[float, Floats]:
         bias, tables, plain = split(x)
-        value, bias_slope, slope = of.value_and_gradient(bias, tables)
+        value, bias_slope, slope = evaluate(bias, tables)
         pull, pulled = own * plain / scale, norm / size**2 * x[scale.size :]
         value += 0.5 * float(own @ plain**2 + pulled @ x[scale.size :])
         inside = slope[row, column] - shift[row] * pull[column] - shift[column] * pull[row]

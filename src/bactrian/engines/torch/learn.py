@@ -17,15 +17,14 @@ from numpy.typing import ArrayLike
 
 from bactrian.arrays import Floats, Ints
 from bactrian.camel.camel import SHORTHAND, Camel
-from bactrian.camel.run import Settings
 from bactrian.engines.torch.device import checked_data, checked_device, checked_dtype, explain_memory
 from bactrian.engines.torch.parts import DeviceGraphs
-from bactrian.errors import check_callback, check_number
+from bactrian.errors import check_number
 from bactrian.graphs.graph_data import GraphData
-from bactrian.learners.learn import check_options, starting_weights, with_lines
-from bactrian.parallel.threads import Context, Deadline
+from bactrian.learners.learn import learn as learn_packed
+from bactrian.learners.structure import basis
 from bactrian.solvers.lbfgs import PAIRS
-from bactrian.solvers.solution import Callback, Solution, warn_stopped
+from bactrian.solvers.solution import Callback, Solution
 
 METHODS: dict[str, Camel] = {name: camel for name, camel in SHORTHAND.items() if camel.entropy != "trw"}
 #: The sharpest tolerance that messages in float32 allow.
@@ -100,36 +99,55 @@ def learn(
         "max_iterations": max_iterations, "max_relinearisations": max_relinearisations, "max_seconds": max_seconds,
         "callback": callback, "start": start, "verbose": verbose,
     }  # fmt: skip
-    return _learned(lambda: DeviceGraphs(data, place, precision, chunk), camel, data.n_weights, place, options)
+    return _learned(lambda: DeviceGraphs(data, place, precision, chunk), camel, place, options)
 
 
-def _learned(
-    make: Callable[[], DeviceGraphs], camel: Camel, n_weights: int, place: torch.device, given: dict[str, Any]
-) -> Solution:
-    """What :func:`learn` finds on the data that ``make`` makes once everything is checked."""
-    options = {"tolerance": 1e-6, "max_seconds": None, "callback": None, "start": None, "verbose": 0} | given
-    start, callback, verbose = (options.pop(name) for name in ("start", "callback", "verbose"))
-    limits = {"max_iterations": 10_000, "max_relinearisations": 1_000, "gap_tolerance": None, **options}
-    _, prior = check_options(camel, **{"prior_variance": 10.0, "l1": 0.0, **limits})
-    check_callback(callback)
-    settings = Settings(
-        prior=prior.checked_for(n_weights),
-        tolerance=float(limits["tolerance"]),
-        gap_tolerance=limits["gap_tolerance"],
-        max_iterations=int(limits["max_iterations"]),
-        max_relinearisations=int(limits["max_relinearisations"]),
-        seed=0,
-        start=starting_weights(start, n_weights),
-        state=start.state if isinstance(start, Solution) else None,
+class _Later:
+    """Data that goes to a device once the options of learning are checked."""
+
+    in_memory = False
+
+    def __init__(self, make: Callable[[], DeviceGraphs]) -> None:
+        self._make = make
+
+    def share(self, _rank: int, _size: int) -> DeviceGraphs:
+        """All of it: ranks share no device."""
+        self.graphs = self._make()
+        return self.graphs
+
+
+def _learned(make: Callable[[], DeviceGraphs], camel: Camel, place: torch.device, options: dict[str, Any]) -> Solution:
+    """What :func:`bactrian.learn` finds on the data that ``make`` makes."""
+    later: Any = _Later(make)
+    with torch.no_grad(), explain_memory(place, lambda: later.graphs.needed(n_vectors=2 * PAIRS + 8)):
+        return learn_packed(later, camel, **options)
+
+
+def conditionals_on(of: Any, device: str | torch.device) -> Callable[[Floats, Floats], tuple[float, Floats, Floats]]:
+    """``value_and_gradient`` of :class:`bactrian.learners.structure.Conditionals` of complete rows, on a device."""
+    place = checked_device(device)
+    features, observed, weights, scale = (
+        torch.as_tensor(part, device=place) for part in (of.features, of.observed, of.weights, of.scale)
     )
-    context = Context(
-        deadline=Deadline(limits["max_seconds"]), callback=with_lines(callback, limits["tolerance"], verbose)
-    )
-    graphs = make()
-    with torch.no_grad(), explain_memory(place, lambda: graphs.needed(n_vectors=2 * PAIRS + 8)):
-        solution = camel.learn(graphs, settings, context)
-    warn_stopped(solution)
-    return solution
+    owner = torch.as_tensor(of.owner, device=place)
+    kinds = [
+        (torch.as_tensor(columns, device=place), torch.as_tensor(basis(k), device=place)) for k, columns in of.kinds
+    ]
+
+    def value_and_gradient(bias: Floats, tables: Floats) -> tuple[float, Floats, Floats]:
+        own, joint = (torch.as_tensor(part, device=place) / scale for part in (bias, tables))
+        natural, residual = torch.addmm(own, features, joint), observed.clone()
+        losses = -(residual * natural).sum(1)
+        for columns, base in kinds:
+            scores = natural[:, columns].unflatten(1, (-1, base.shape[1])) @ base.T
+            losses += torch.logsumexp(scores, 2).sum(1)
+            residual[:, columns] -= (torch.softmax(scores, 2) @ base).flatten(1)
+        residual *= -weights[:, None] / scale
+        slope = features.T @ residual
+        slope = (slope + slope.T).masked_fill_(owner[:, None] == owner, 0.0)
+        return float(weights @ losses), residual.sum(0).cpu().numpy(), slope.cpu().numpy()
+
+    return value_and_gradient
 
 
 def learn_field(
@@ -190,7 +208,7 @@ def learn_field(
             graphs.forbid(~there, ~pairs)
         return graphs
 
-    solution = _learned(make, camel, data.n_weights, place, options)
+    solution = _learned(make, camel, place, options)
     return replace(solution, weights=solution.weights[place_of], beliefs=(), state=None)
 
 
