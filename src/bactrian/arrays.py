@@ -108,11 +108,8 @@ def is_unknown(label: Any) -> bool:
 
 def is_missing(label: Any) -> bool:
     """Whether a label is missing: None, NaN, NaT or pandas' NA."""
-    return label is None or type(label).__name__ in ("NAType", "NaTType") or _is_nan(label)
-
-
-def _is_nan(label: Any) -> bool:
-    return isinstance(label, float | np.floating | np.datetime64 | np.timedelta64) and label != label
+    is_nan = isinstance(label, float | np.floating | np.datetime64 | np.timedelta64) and label != label
+    return label is None or is_nan or type(label).__name__ in ("NAType", "NaTType")
 
 
 def check_minus_one(

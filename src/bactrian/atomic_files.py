@@ -106,11 +106,7 @@ def new_draft(path: Path) -> Path:
 
 
 def write_atomically(path: str | Path, text: str) -> None:
-    """Write ``text`` (UTF-8) to ``path``, replacing what is there in one step; missing folders are made.
-
-    The text goes to a file beside ``path`` first, so a reader, or a crash, sees the old content or the new, never a
-    part of it.
-    """
+    """Write ``text`` in UTF-8 to an :func:`atomic_file`; missing folders are made."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(path) as stream:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import typer
 from rich import box
@@ -72,11 +72,8 @@ def in_paragraphs(command: Callable[..., None]) -> str:
     return "\n\n".join(" ".join(part.split()) for part in inspect.cleandoc(command.__doc__ or "").split("\n\n"))
 
 
-class Show(Protocol):
-    """Moves the progress bar; a ``total`` of None is an unknown one."""
-
-    def __call__(self, description: str, detail: str, completed: float, total: float | None) -> None:
-        """Show how far it has come."""
+#: Moves the progress bar: description, detail, how much is completed, and of how much (None: unknown).
+Show = Callable[[str, str, float, float | None], None]
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -31,15 +31,7 @@ class PaperTable:
                 raise ValueError(f"rows[{number}] must have {len(self.columns)} cells, found {len(row)}")
 
 
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-Named = TypeVar("Named", bound=_Named)
-
-
-def rows_named(rows: Sequence[Named], names: Sequence[str]) -> tuple[Named, ...]:
+def rows_named(rows: Sequence[Any], names: Sequence[str]) -> tuple[Any, ...]:
     """Those of ``rows`` with one of the ``names``, in the order of ``rows``; all of them without names."""
     known = [row.name for row in rows]
     for name in names:

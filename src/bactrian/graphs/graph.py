@@ -51,7 +51,8 @@ class Domain:
         try:
             clusters = tuple(map(tuple, given))
             types = set(map(type, chain.from_iterable(clusters)))
-            scopes = Ragged.of(clusters) if all(map(_is_whole, types)) else None
+            are_whole = all(issubclass(kind, int | np.integer) and kind is not bool for kind in types)
+            scopes = Ragged.of(clusters) if are_whole else None
         except (TypeError, OverflowError):
             scopes = None
         if scopes is not None and not self._is_wrong(scopes):
@@ -114,10 +115,6 @@ class Domain:
                 f"its states are 0 to {self.cardinalities[position[-1]] - 1}"
             )
         return array.astype(np.int64)
-
-
-def _is_whole(kind: type) -> bool:
-    return issubclass(kind, int | np.integer) and not issubclass(kind, bool)
 
 
 def _index(value: SupportsIndex) -> int:

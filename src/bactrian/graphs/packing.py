@@ -166,7 +166,9 @@ def _with_truth(packed: PackedData, structure: GraphStructure, states: Ints, wei
          layout.n_entries),
         (structure.hub_scopes, layout.hub_offset[:-1], structure.instance_of_hub, layout.n_hub_states),
     ):  # fmt: skip
-        if weights.shape[1] == 1 and _is_dense(scopes, sizes):
+        # Where most pairs of variables are scopes, counting each of them takes longer than a product of matrices.
+        is_dense = int(sizes.sum()) ** 2 <= _WORTH_A_PRODUCT * scopes.lengths.size and (scopes.lengths == 2).all()
+        if weights.shape[1] == 1 and is_dense:
             counts.append(_count_pairs(scopes.values.reshape(-1, 2), starts, size, sizes, states, weights))
             continue
         found = np.zeros(size)
@@ -186,11 +188,6 @@ def observed_by(data: PackedData, weights: Floats) -> Floats:
     assert seen is not None
     unweighted = seen.weights > 0.0
     return np.array([_with_truth(data, structure, seen.states, unweighted * row).empirical for row in weights])
-
-
-def _is_dense(scopes: Ragged, sizes: Ints) -> bool:
-    """Whether most pairs of variables are scopes: counting each of them takes longer than a product of matrices."""
-    return bool((scopes.lengths == 2).all()) and int(sizes.sum()) ** 2 <= _WORTH_A_PRODUCT * scopes.lengths.size
 
 
 def _count_pairs(pairs: Ints, starts: Ints, n_entries: int, sizes: Ints, states: Ints, weights: Floats) -> Floats:

@@ -59,8 +59,9 @@ class RegionGraph(ClusterGraph):
         self.edges: tuple[Edge, ...] = tuple((i, first + h, scope) for h, scope in enumerate(hubs) for i in around[h])
 
     def __repr__(self) -> str:
-        hubs = len(self.all_clusters) - len(self.clusters)
-        return f"RegionGraph({self.n_variables} variables, {len(self.clusters)} clusters, {hubs} intersections)"
+        return (
+            f"RegionGraph({self.n_variables} variables, {len(self.clusters)} clusters, {self.n_appended} intersections)"
+        )
 
     def hubs(self) -> GraphHubs:
         """The intersections, one link for each cluster around them."""

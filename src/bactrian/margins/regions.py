@@ -151,7 +151,8 @@ class RegionDual:
         self.marginal = np.zeros(layout.link_offset[-1])
         self.evaluations, self.value, self.violation = 0, np.inf, np.inf
         guess = self._guess(problem)
-        self.hub_beliefs = self._consensus(self._projected(guess))
+        marginal = self._projected(guess)
+        self.hub_beliefs = np.bincount(self._hub_state, weights=marginal, minlength=self._degree.size) / self._degree
         kept = np.repeat(self._kept, states)[self._hub_state]
         self._scale = self._scale_of(guess, kept)
         logs = np.log(np.maximum(self.hub_beliefs, _LEAST))
@@ -191,10 +192,6 @@ class RegionDual:
         """Sums over the cells of each link's states."""
         cell, state = link_cells(self._layout)
         return np.bincount(state, weights=values[cell], minlength=self._layout.n_link_states).astype(np.float64)
-
-    def _consensus(self, marginal: Floats) -> Floats:
-        sums = np.bincount(self._hub_state, weights=marginal, minlength=self._degree.size)
-        return sums / self._degree
 
     def _scale_of(self, guess: Floats, kept: Floats) -> Floats:
         """1 / sqrt of the curvature of each multiplier; exact margins have none, and take that of others at the hub."""
