@@ -59,10 +59,11 @@ def read_columns(
 ) -> Iterator[Document]:
     r"""Read the documents of a file one after the other.
 
+    The name of a document is that of the file with its number. A line with too few or too many columns, or one that
+    cannot be decoded, is a ValueError that names file and line.
+
     Parameters
     ----------
-    path
-        The file.
     columns
         Names of the columns. ``"word"`` is needed, ``"tag"`` fills :attr:`Document.tags`, the others go to
         :attr:`Document.columns`. None takes the usual names: word, pos, chunk, tag for four columns, and word first
@@ -74,16 +75,6 @@ def read_columns(
     documents
         What separates documents, besides ``-DOCSTART-`` lines: nothing (``"marked"``), two or more empty lines
         (``"blank-lines"``), or each empty line (``"sentences"``: each is a document).
-
-    Yields
-    ------
-    document
-        Its name is that of the file with the number of the document.
-
-    Raises
-    ------
-    ValueError
-        For a line with too few or too many columns, or one that cannot be decoded; it names file and line.
 
     Examples
     --------

@@ -196,8 +196,6 @@ def skip_edges(words: Sequence[str], rule: SkipRule = "nearest", *, max_occurren
 
     Parameters
     ----------
-    words
-        The words of one document.
     rule
         ``"nearest"`` joins each occurrence to the next one; ``"all"`` joins every pair of occurrences; ``"names"``
         joins whole runs of capitalised words to the next equal run, word by word; a function of the words returns
@@ -208,8 +206,8 @@ def skip_edges(words: Sequence[str], rule: SkipRule = "nearest", *, max_occurren
 
     Returns
     -------
-    edges
-        Positions, shape (n_edges, 2), the smaller of each edge first, sorted, none twice.
+    array (n_edges, 2)
+        Positions, the smaller of each edge first, sorted, none twice.
 
     Examples
     --------

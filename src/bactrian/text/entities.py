@@ -53,15 +53,9 @@ _LETTERS = {"BILOU": {"E": "L", "S": "U"}, "BMES": {"I": "M"}}
 def spans(tags: Sequence[str], scheme: str | None = None, *, sentence_starts: ArrayLike | None = None) -> list[Span]:
     """Entities in a sequence of tags, as (type, start, stop), in their order.
 
-    Parameters
-    ----------
-    tags
-        One tag per token.
-    scheme
-        One of :data:`SCHEMES`; None admits the prefixes of all. It decides only which tags are admitted: how a
-        sequence is read is the same for all.
-    sentence_starts
-        Positions at which sentences start, for the tags of a whole document: no entity crosses one.
+    ``scheme``, one of :data:`SCHEMES`, decides only which tags are admitted, None those of all: how a sequence is read
+    is the same for all. ``sentence_starts`` are positions at which sentences start, for the tags of a whole document:
+    no entity crosses one.
 
     Examples
     --------
@@ -169,15 +163,8 @@ def entity_tags(counts: Mapping[str, int]) -> dict[str, str] | None:
     Types without a prefix are runs of one type, as in ``"IO"``, where ``O`` is the most frequent tag; prefixes without
     a type (``B M E S``) get the type ``SPAN``.
 
-    Parameters
-    ----------
-    counts
-        How often each tag occurs.
-
-    Raises
-    ------
-    ArgumentError
-        Where a tag is not an entity tag but others are; its ``argument`` is the tag.
+    ``counts`` says how often each tag occurs. A tag that is not an entity tag, where others are, is an ArgumentError,
+    whose ``argument`` is the tag.
 
     Examples
     --------

@@ -117,8 +117,6 @@ def tokenize(
 
     Parameters
     ----------
-    text
-        The text.
     pattern
         ``"plain"`` for e-mails and other rough text, ``"news"`` for prose, ``"characters"`` for scripts without blanks,
         ``"whitespace"``, a name registered by :func:`register_tokenizer`, or a regular expression that matches the
@@ -127,8 +125,6 @@ def tokenize(
         Where sentences start. ``"prose"``: after an empty line, and after a full stop, question or exclamation mark
         that a capital follows. ``"lines"``: at each line. ``"paragraphs"``: after empty lines. ``"document"``: only
         at the beginning.
-    name
-        What to call the document.
     skip
         Number of characters at the beginning of the text that are left out.
 
