@@ -376,10 +376,8 @@ class _TrainingLog:
         self.params, self.X_dev, self.y_dev = params, X_dev, y_dev
         self.iterations: list[dict[str, Any]] = []
         self.is_flat = False
-        self._chain, self._dev = (
-            chain,
-            None if X_dev is None else chain.codec_.encoded(X_dev, EdgesGiven(), lambda *_: None),
-        )
+        self._chain = chain
+        self._dev = None if X_dev is None else chain.codec_.encoded(X_dev, EdgesGiven(), lambda *_: None)
 
     def seen(self, at: Progress) -> bool:
         entry = {

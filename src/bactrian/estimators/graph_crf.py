@@ -287,16 +287,13 @@ class GraphCRF(LearnedEstimator):
             return super()._learner(learned_part(self, data), start=start, **options)
         if self.n_edge_features_ is not None or (data.weights != 1.0).any():
             raise ArgumentError("neighbours", "must be 'auto' or 'edges' if edges have features or labels have weights")
-        self.codec_ = self._diffused_codec(diffused_data(data, restart), restart)
+        prior = diffused_prior(diffused_data(data, restart), self.n_features_in_)
+        self.codec_ = replace(self.codec_, restart=restart, auto_prior=prior)
         lines = with_lines(options["callback"], self.tolerance, options["verbose"])
         variance = self.learning_options()["prior_variance"]
         return learn_diffused(
             data, restart, variance, tolerance=self.tolerance, callback=lines, max_seconds=options["max_seconds"]
         )
-
-    def _diffused_codec(self, data: GraphData, restart: float) -> GraphCodec:
-        """The codec with the prior for diffused features."""
-        return replace(self.codec_, restart=restart, auto_prior=diffused_prior(data, self.n_features_in_))
 
     def _chosen_restart(self, data: GraphData, start: Floats | None) -> float | None:
         """The restart to learn with, None for edges alone; a warm start keeps that of the last fit."""
