@@ -18,7 +18,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from bactrian.arrays import Floats, Ints, number_pairs, real_numbers, rectangular
+from bactrian.arrays import Floats, Ints, nonnegative, number_pairs, real_numbers, rectangular
 from bactrian.errors import ArgumentError, about, check_count, warn
 from bactrian.estimators.labels import checked_list
 from bactrian.graphs.inputs import checked_rows
@@ -117,9 +117,7 @@ def node_weights(sample_weight: Any, shapes: list[tuple[int, ...]]) -> Floats | 
         with about("sample_weight", i):
             part = real_numbers(given, "")
             check_count("", part.shape, shape, "weight per node")
-            if not (np.isfinite(part).all() and (part >= 0.0).all()):
-                raise ValueError("must hold finite numbers, none negative")
-        parts.append(part.ravel())
+            parts.append(nonnegative(part.ravel(), ""))
     return np.concatenate(parts)
 
 

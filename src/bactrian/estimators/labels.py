@@ -12,7 +12,17 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from bactrian.arrays import Bools, Floats, Ints, check_minus_one, is_missing, is_unknown, real_numbers, rectangular
+from bactrian.arrays import (
+    Bools,
+    Floats,
+    Ints,
+    check_minus_one,
+    is_missing,
+    is_unknown,
+    nonnegative,
+    real_numbers,
+    rectangular,
+)
 from bactrian.errors import ArgumentError, about, check_count
 from bactrian.graphs.ragged import pointer
 
@@ -174,9 +184,7 @@ def check_class_weight(class_weight: Any) -> None:
         expected = "must be 'balanced', a dict or one weight per label"
         raise ArgumentError("class_weight", f"{expected}, found {class_weight!r}")
     weights = list(class_weight.values()) if isinstance(class_weight, Mapping) else class_weight
-    numbers = real_numbers(weights, "class_weight")
-    if numbers.ndim != 1 or not (np.isfinite(numbers).all() and (numbers >= 0.0).all()):
-        raise ArgumentError("class_weight", f"must hold finite numbers, none negative, found {class_weight!r}")
+    nonnegative(weights, "class_weight", len(weights))
 
 
 def listed_labels(y: Any, lengths: Sequence[int], name: str = "y", *, unknown_allowed: bool = False) -> list[list[Any]]:

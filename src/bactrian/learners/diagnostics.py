@@ -140,10 +140,11 @@ def diagnose(
         )
     _look_at_inference(probe, solution, restarts, seed, found)
     residuals = _look_at_moments(probe, prior, found)
+    called = label_names or [str(label) for label in range(data.n_labels if isinstance(data, GraphData) else 0)]
     if prior.leaves_free:
-        look_at_unseen(data, packed, weights, label_names, found)
+        look_at_unseen(data, packed, weights, called, found)
     if isinstance(data, GraphData) and data.labels is not None:
-        look_at_pairs(data, prior, label_names, found)
+        look_at_pairs(data, prior, called, found)
         look_without_edges(data, weights, probe.part.hub_beliefs(), found)
         look_at_neighbours(data, prior, seed, n_threads, found)
     if predict is not None:
@@ -152,8 +153,8 @@ def diagnose(
         if path is not None:
             options["tolerance"] = _TOLERANCE
         marginals = graph_marginals(predict, used, inference, evidence, n_threads=n_threads, seed=seed, **options)
-        look_at_prediction(data, predict, weights, marginals.nodes, evidence, label_names, found)
-    named = (Residual(weight_name(data, k, label_names), *numbers) for k, *numbers in residuals)
+        look_at_prediction(data, predict, weights, marginals.nodes, evidence, called, found)
+    named = (Residual(weight_name(data, k, called), *numbers) for k, *numbers in residuals)
     return Diagnosis(tuple(found.findings), found.figures, tuple(named))
 
 

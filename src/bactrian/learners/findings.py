@@ -91,9 +91,26 @@ class Found:
         self.findings.append(Finding(name, severity, message, advice, figures))
 
 
-def look_at_pairs(data: GraphData, prior: Prior, label_names: list[str] | None, found: Found) -> None:
-    """Whether label pairs are seen so seldom that their weights are guesses."""
-    n_edges, n_weights, names = seldom_pairs(data, prior.precision, label_names)
+def look_at_pairs(data: GraphData, prior: Prior, label_names: list[str], found: Found) -> None:
+    """Whether label pairs are seen so seldom that their weights are guesses.
+
+    Of tables with fewer than ten edges per weight, a pair is seldom seen if fewer than five edges have it and the prior
+    on its weight counts for less than one more.
+    """
+    assert data.labels is not None
+    precision = np.broadcast_to(prior.precision, (data.n_weights,))
+    ends = data.labels[data.edges] @ np.array([data.n_labels, 1])
+    n_edges, n_weights, seldom = 0, 0, set[int]()
+    for t, (kind, first) in enumerate(zip(data.scores.types, data.scores.bounds[1:].tolist(), strict=False)):
+        pairs, table = ends[data.edge_types == t], kind.table
+        if table.tying in ("potts", "pooled") or pairs.size >= _FEW_EDGES * table.n_tied:
+            continue
+        seen = table.reduce(np.bincount(pairs, minlength=data.n_labels**2).astype(np.float64))
+        own = np.flatnonzero((seen < _SELDOM) & (precision[first : first + table.n_tied] < 1.0))
+        if own.size:
+            n_edges, n_weights = n_edges + int(pairs.size), n_weights + table.n_tied
+            seldom |= set((first + own).tolist())
+    names = _label_pairs(data, seldom, label_names)
     if names:
         found.add(
             "seldom",
@@ -150,7 +167,7 @@ def look_at_prediction(
     weights: Floats,
     marginals: Floats,
     evidence: Any,
-    label_names: list[str] | None,
+    label_names: list[str],
     found: Found,
 ) -> None:
     """Whether edges make labels of predictions more or less frequent than nodes alone and the data do."""
@@ -166,11 +183,10 @@ def look_at_prediction(
     found.figures |= {"changed": changed, "shift": apart, "shift_without_edges": alone}
     if apart - alone > _SHIFT + np.sqrt(data.n_labels / free.sum()):
         label = int(np.abs(with_edges - without).argmax())
-        called = label_names[label] if label_names else str(label)
         found.add(
             "labels-shifted",
             "serious",
-            f"{100 * with_edges[label]:.0f} % of the nodes to be predicted get label {called}, "
+            f"{100 * with_edges[label]:.0f} % of the nodes to be predicted get label {label_names[label]}, "
             f"{100 * without[label]:.0f} % by their own scores alone; {100 * seen[label]:.0f} % have it in the "
             "training data",
             "the edges overrule the nodes: tie their tables more (tables='pooled' or 'potts'), or give edges a "
@@ -179,7 +195,7 @@ def look_at_prediction(
         )
 
 
-def look_at_unseen(data: Any, packed: PackedData, weights: Floats, label_names: list[str] | None, found: Found) -> None:
+def look_at_unseen(data: Any, packed: PackedData, weights: Floats, label_names: list[str], found: Found) -> None:
     """Whether weights run away because nothing like their features was ever seen."""
     unseen, names = unseen_weights(data, packed, label_names)
     found.figures["unseen"] = float(unseen.size)
@@ -276,11 +292,11 @@ def chance_of_neighbours(data: GraphData, residuals: Floats) -> float:
     return min(1.0, n_tests * least)
 
 
-def unseen_weights(data: Any, packed: PackedData, label_names: list[str] | None = None) -> tuple[Ints, list[str]]:
+def unseen_weights(data: Any, packed: PackedData, label_names: list[str]) -> tuple[Ints, list[str]]:
     """Weights whose observed feature sum is 0 but not that under uniform beliefs, and the label pairs among them.
 
     For features that are never negative, such as indicators, the likelihood pulls these weights to minus infinity.
-    Label pairs are named where ``data`` is a GraphData, by ``label_names`` or by number.
+    Label pairs are named where ``data`` is a GraphData.
     """
     if packed.empirical is None:
         raise ValueError("diagnose needs the label of every node" if packed.holes else "the data has no labels")
@@ -290,36 +306,10 @@ def unseen_weights(data: Any, packed: PackedData, label_names: list[str] | None 
     return unseen, names
 
 
-def seldom_pairs(
-    data: GraphData, precision: float | Floats, label_names: list[str] | None = None
-) -> tuple[int, int, list[str]]:
-    """Edges, weights of label pairs that they teach, and the pairs seen seldom, of tables with too few edges.
-
-    Those are tables with fewer than ten edges per weight; a pair is seldom seen if fewer than five edges have it and
-    the prior on its weight counts for less than one more.
-    """
-    assert data.labels is not None
-    precision = np.broadcast_to(precision, (data.n_weights,))
-    ends = data.labels[data.edges] @ np.array([data.n_labels, 1])
-    n_edges, n_weights, seldom = 0, 0, set[int]()
-    for t, (kind, first) in enumerate(zip(data.scores.types, data.scores.bounds[1:].tolist(), strict=False)):
-        pairs = ends[data.edge_types == t]
-        table = kind.table
-        if table.tying in ("potts", "pooled") or pairs.size >= _FEW_EDGES * table.n_tied:
-            continue
-        seen = table.reduce(np.bincount(pairs, minlength=data.n_labels**2).astype(np.float64))
-        own = np.flatnonzero((seen < _SELDOM) & (precision[first : first + table.n_tied] < 1.0))
-        if own.size:
-            n_edges, n_weights = n_edges + int(pairs.size), n_weights + table.n_tied
-            seldom |= set((first + own).tolist())
-    return n_edges, n_weights, _label_pairs(data, seldom, label_names)
-
-
-def weight_name(data: Any, weight: int, label_names: list[str] | None = None) -> str:
+def weight_name(data: Any, weight: int, called: list[str]) -> str:
     """What a weight belongs to, in words."""
     if not isinstance(data, GraphData):
         return f"weight {weight}"
-    called = label_names or [str(label) for label in range(data.n_labels)]
     scores = data.scores
     if weight < scores.bounds[1]:
         return f"input {weight // data.n_labels} with label {called[weight % data.n_labels]}"
@@ -333,8 +323,7 @@ def weight_name(data: Any, weight: int, label_names: list[str] | None = None) ->
     return with_type if scores.types[t].inputs is None else f"edge input {row} with {with_type}"
 
 
-def _label_pairs(data: GraphData, unseen: set[int], label_names: list[str] | None) -> list[str]:
-    called = label_names or [str(label) for label in range(data.n_labels)]
+def _label_pairs(data: GraphData, unseen: set[int], called: list[str]) -> list[str]:
     names = []
     for kind, first in zip(data.scores.types, data.scores.bounds[1:], strict=False):
         if kind.table.tying == "potts":

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from bactrian.text.documents import Document
 
@@ -35,19 +35,6 @@ _OCCURRENCES = 20
 _OUTSIDE = "^"
 
 Shape = Callable[[str], str]
-
-
-class _CapitalRun(NamedTuple):
-    """Successive capitalised words of one sentence."""
-
-    start: int
-    stop: int
-    before: str
-    after: str
-
-    @property
-    def length(self) -> int:
-        return self.stop - self.start
 
 
 def add_elsewhere(tokens: Sequence[list[Any]], document: Document, shape: Shape, *, pos: bool) -> None:
@@ -136,34 +123,24 @@ def _add_runs(
     sentences: Sequence[tuple[int, int]],
     occurrences: dict[str, list[int]],
 ) -> None:
-    longest: dict[str, tuple[_CapitalRun, int]] = {}
+    longest: dict[str, tuple[int, int, int, str, str]] = {}  # start and stop of a run, the word's place, and around it
     for start, stop in sentences:
-        for run in _runs(words, start, stop):
-            for position in range(run.start, run.stop):
-                known = longest.get(words[position].lower())
-                if known is None or run.length > known[0].length:
-                    longest[words[position].lower()] = run, position
-    for word, (run, place) in longest.items():
+        t = start
+        for capital, group in itertools.groupby(words[start:stop], lambda word: word[:1].isupper()):
+            first, t = t, t + len(list(group))
+            around = words[first - 1] if first > start else _OUTSIDE, words[t] if t < stop else _OUTSIDE
+            for place in range(first, t) if capital else ():
+                known = longest.get(words[place].lower())
+                if known is None or t - first > known[1] - known[0]:
+                    longest[words[place].lower()] = first, t, place, *around
+    for word, (first, end, place, before, after) in longest.items():
         strings = (
-            f"run={min(place - run.start, 3)}/{min(run.length, 4)}",
-            f"run-first={words[run.start]}",
-            f"run-last={words[run.stop - 1]}",
-            f"run<={run.before}",
-            f"run>={run.after}",
+            f"run={min(place - first, 3)}/{min(end - first, 4)}",
+            f"run-first={words[first]}",
+            f"run-last={words[end - 1]}",
+            f"run<={before}",
+            f"run>={after}",
         )
         for position in occurrences[word]:
-            if not run.start <= position < run.stop:
+            if not first <= position < end:
                 tokens[position].extend(strings)
-
-
-def _runs(words: Sequence[str], start: int, stop: int) -> list[_CapitalRun]:
-    """Runs of capitalised words in one sentence."""
-    runs = []
-    t = start
-    for capital, group in itertools.groupby(words[start:stop], lambda word: word[:1].isupper()):
-        end = t + len(list(group))
-        if capital:
-            before = words[t - 1] if t > start else _OUTSIDE
-            runs.append(_CapitalRun(t, end, before, words[end] if end < stop else _OUTSIDE))
-        t = end
-    return runs

@@ -63,7 +63,8 @@ PATTERNS: Mapping[str, re.Pattern[str]] = {
     "whitespace": re.compile(r"\S+"),
 }
 
-_BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
+_BREAK = re.compile(r"[\r\n]")
+_BLANK_LINE = re.compile(r"(?>\r\n?|\n)[^\S\r\n]*[\r\n]")
 _SENTENCE_END = re.compile(r"[.!?…。！？]+")
 SENTENCES = ("prose", "lines", "paragraphs", "document")
 _CLOSING = set("\"'”’»)]}")
@@ -148,13 +149,13 @@ def tokenize(
     matches = [(start, stop) for start, stop in spans(" " * skip + text[skip:] if skip else text) if stop > start]
     words = [text[start:stop] for start, stop in matches]
     gaps = [text[stop:start] for (_, stop), (start, _) in itertools.pairwise(matches)]
-    lines = [t for t, gap in enumerate(gaps, start=1) if _breaks_line(gap)]
+    lines = [t for t, gap in enumerate(gaps, start=1) if _BREAK.search(gap)]
     first = [0] if words else []
     starts: list[int] = []
     if sentences == "prose":
         starts = _prose_starts(words, gaps)
     elif sentences != "document":
-        starts = [t for t in lines if sentences == "lines" or _BLANK_LINE.search(_plain_breaks(gaps[t - 1]))]
+        starts = [t for t in lines if sentences == "lines" or _BLANK_LINE.search(gaps[t - 1])]
     offsets = np.array(matches, dtype=np.int64).reshape(-1, 2)
     return Document(
         words,
@@ -167,14 +168,6 @@ def tokenize(
     )
 
 
-def _plain_breaks(gap: str) -> str:
-    return gap.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _breaks_line(gap: str) -> bool:
-    return "\n" in gap or "\r" in gap
-
-
 def _prose_starts(words: Sequence[str], gaps: Sequence[str]) -> list[int]:
     """Tokens after the first that start a sentence, by punctuation and empty lines; a guess, as all such rules are."""
     starts = []
@@ -182,7 +175,7 @@ def _prose_starts(words: Sequence[str], gaps: Sequence[str]) -> list[int]:
         gap = gaps[t - 1]
         if not gap:
             continue
-        if _breaks_line(gap) and _BLANK_LINE.search(_plain_breaks(gap)):
+        if _BLANK_LINE.search(gap):
             starts.append(t)
             continue
         end = t - 1
