@@ -186,7 +186,7 @@ class UnifiedScaling:
             sweeps += 1
             weights = inverse @ (own.tables.hub_scores - hub_base)
             evaluation = dual.evaluate(weights)
-            status = _status(run, evaluation, weights, change, headway)
+            status = headway.status(run, evaluation, weights, change)
         gap = float(np.abs(evaluation.gradient).max(initial=0.0)) / run.demands.scale
         matched = status is Status.STALLED and gap <= 10.0 * max(
             settings.tolerance, _ROUNDING
@@ -242,7 +242,20 @@ class _Headway:
         self._best = self._lowest = np.inf
         self._since = 0
 
-    def lost(self, residual: float, value: float) -> bool:
+    def status(self, run: Run, evaluation: Evaluation, weights: Floats, change: float) -> Status | None:
+        """How the run ends after this sweep; None where it continues."""
+        gap, violation = float(np.abs(evaluation.gradient).max(initial=0.0)), evaluation.violation
+        stop = run.after_step(weights, evaluation.value, gap, violation)
+        residual = max(change, violation, gap / run.demands.scale)
+        if residual <= run.settings.tolerance:
+            return Status.CONVERGED
+        if stop:
+            return run.interrupted
+        if not self._is_lost(residual, evaluation.value):
+            return None
+        return Status.UNRELIABLE if self._can_damp else Status.STALLED
+
+    def _is_lost(self, residual: float, value: float) -> bool:
         """Whether sweeps no longer help; more damping is tried first.
 
         Where every variable has a table each sweep lowers the dual, and while that falls there is headway: scores of
@@ -254,30 +267,10 @@ class _Headway:
             self._best, self._since = min(self._best, residual), 0
             return False
         self._since += 1
-        if self._since < _PATIENCE:
-            return False
-        if self._can_damp and self.damping < _MOST_DAMPING:
+        if self._since >= _PATIENCE and self._can_damp and self.damping < _MOST_DAMPING:
             self.damping = 0.5 + 0.5 * self.damping
             self._best, self._since = np.inf, 0
-            return False
-        return True
-
-    @property
-    def status(self) -> Status:
-        """How a run without headway ended."""
-        return Status.UNRELIABLE if self._can_damp else Status.STALLED
-
-
-def _status(run: Run, evaluation: Evaluation, weights: Floats, change: float, headway: _Headway) -> Status | None:
-    """How the run ends after this sweep; None where it continues."""
-    gap, violation = float(np.abs(evaluation.gradient).max(initial=0.0)), evaluation.violation
-    stop = run.after_step(weights, evaluation.value, gap, violation)
-    residual = max(change, violation, gap / run.demands.scale)
-    if residual <= run.settings.tolerance:
-        return Status.CONVERGED
-    if stop:
-        return run.interrupted
-    return headway.status if headway.lost(residual, evaluation.value) else None
+        return self._since >= _PATIENCE
 
 
 class FullTables:
@@ -360,10 +353,8 @@ def _centred_inverse(features: Floats) -> tuple[Floats, int]:
     centred = features - features.mean(axis=0)
     if not centred.size:
         return np.zeros(centred.shape[::-1]), 0
-    left, singular, right = np.linalg.svd(centred, full_matrices=False)
-    kept = singular > singular[0] * max(centred.shape) * np.finfo(np.float64).eps
-    inverse: Floats = (right[kept].T / singular[kept]) @ left[:, kept].T
-    return inverse - inverse.mean(axis=1, keepdims=True), int(kept.sum())
+    inverse = np.linalg.pinv(centred, max(centred.shape) * np.finfo(np.float64).eps)
+    return inverse - inverse.mean(axis=1, keepdims=True), int(np.linalg.matrix_rank(centred))
 
 
 def mixture(on_boundary: bool, tolerance: float) -> float:
