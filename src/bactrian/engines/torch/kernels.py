@@ -45,8 +45,8 @@ _MOST_CHAIN_LABELS, _PROGRAMS = 128, 2048
 _BLOCK_CHAINS, _MANY_CHAINS, _MANY_LABELS = 16, 256, 16
 #: Range of transitions (in nats) up to which the kernels work in linear space, and what stands for -inf there.
 MODERATE, FLOOR = {torch.float64: 300.0, torch.float32: 40.0}, -1e30
-#: A program updates as many nodes as have so many states, and at least so many, which share a table.
-_THREADS, _NODES = 32, 4
+#: Threads of a program, one a state: it updates as many nodes as have so many states.
+_THREADS = 32
 
 
 if triton is not None:
@@ -73,9 +73,8 @@ if triton is not None:
 
     @triton.jit
     def _update(  # type: ignore[no-untyped-def]  # the compiler reads annotations itself
-        multipliers, partner, table, bounds, scores, inverse, tables, log_belief, belief, change, first, last, kinds,
-        labels: tl.constexpr, padded: tl.constexpr, own_tables: tl.constexpr, by_kind: tl.constexpr,
-        block: tl.constexpr,
+        multipliers, partner, table, pointer, scores, inverse, tables, log_belief, belief, change, first, last,
+        labels: tl.constexpr, padded: tl.constexpr, own_tables: tl.constexpr, block: tl.constexpr,
     ):  # fmt: skip
         """As many parameters as the update has arrays and sizes; see above."""
         node = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block) + first
@@ -83,35 +82,28 @@ if triton is not None:
         state = tl.arange(0, padded)[None, :]
         used = there[:, None] & (state < labels)
         at = node[:, None] * labels + state
+        begin, end = tl.load(pointer + node, mask=there, other=0), tl.load(pointer + node + 1, mask=there, other=0)
         total = tl.load(scores + at, mask=used, other=0.0)
         square = tl.arange(0, padded)[:, None] * labels + state
         both = (tl.arange(0, padded)[:, None] < labels) & (state < labels)
-        for kind in range(0, kinds):
-            begin = tl.load(bounds + node * kinds + kind, mask=there, other=0)
-            end = tl.load(bounds + node * kinds + kind + 1, mask=there, other=0)
-            if by_kind:  # one table for all nodes, read once
-                shared = tl.load(tables + kind * labels * labels + square, mask=both, other=0.0)[None, :, :]
-            for step in range(0, tl.max(end - begin, 0)):
-                link = begin + step
-                on = link < end
-                other = tl.load(partner + link, mask=on, other=0)
-                present = on[:, None] & (state < labels)
-                message = tl.load(multipliers + other[:, None] * labels + state, mask=present, other=0.0)
-                message = tl.where(state < labels, message, -float("inf"))
-                message = tl.exp(message - tl.max(message, 1)[:, None])
-                message /= tl.sum(message, 1)[:, None]
-                if by_kind:
-                    product = tl.sum(message[:, :, None] * shared, 1)
-                else:
-                    number = link if own_tables else tl.load(table + link, mask=on, other=0)
-                    entries = tl.load(
-                        tables + number[:, None, None] * labels * labels + square[None, :, :],
-                        mask=on[:, None, None] & both[None, :, :], other=0.0,
-                    )  # fmt: skip
-                    product = tl.sum(message[:, :, None] * entries, 1)
-                incoming = tl.log(tl.where(present, product, 1.0))
-                tl.store(multipliers + link[:, None] * labels + state, incoming, mask=present)
-                total += incoming
+        for step in range(0, tl.max(end - begin, 0)):
+            link = begin + step
+            on = link < end
+            other = tl.load(partner + link, mask=on, other=0)
+            number = link if own_tables else tl.load(table + link, mask=on, other=0)
+            present = on[:, None] & (state < labels)
+            message = tl.load(multipliers + other[:, None] * labels + state, mask=present, other=0.0)
+            message = tl.where(state < labels, message, -float("inf"))
+            message = tl.exp(message - tl.max(message, 1)[:, None])
+            inverse_sum = 1.0 / tl.sum(message, 1)
+            entries = tl.load(
+                tables + number[:, None, None] * labels * labels + square[None, :, :],
+                mask=on[:, None, None] & both[None, :, :], other=0.0,
+            )  # fmt: skip
+            product = tl.sum(message[:, :, None] * entries, 1) * inverse_sum[:, None]
+            incoming = tl.log(tl.where(present, product, 1.0))
+            tl.store(multipliers + link[:, None] * labels + state, incoming, mask=present)
+            total += incoming
         total *= tl.load(inverse + node, mask=there, other=0.0)[:, None]
         total = tl.where(state < labels, total, -float("inf"))
         total -= tl.max(total, 1)[:, None]
@@ -124,8 +116,6 @@ if triton is not None:
         tl.store(change + node, tl.where(norm == norm, moved, norm), mask=there)  # the maximum would drop a NaN
         tl.store(belief + at, new, mask=used)
         tl.store(log_belief + at, total, mask=used)
-        begin = tl.load(bounds + node * kinds, mask=there, other=0)
-        end = tl.load(bounds + node * kinds + kinds, mask=there, other=0)
         for step in range(0, tl.max(end - begin, 0)):
             link = begin + step
             present = (link < end)[:, None] & (state < labels)
@@ -438,7 +428,7 @@ def update_stars(
     multipliers: Tensor,
     partner: Tensor,
     table: Tensor | None,
-    bounds: Tensor,
+    pointer: Tensor,
     scores: Tensor,
     inverse_divisor: Tensor,
     tables: Tensor,
@@ -450,16 +440,29 @@ def update_stars(
 
     More than eight arguments: they are the kernel's, which takes no tuples.
     ``tables`` (·, K, K) are exponentials as messages meet them: that of a link is number ``table[link]``, or its own
-    where ``table`` is None. ``bounds`` are those of the links of a node, or of each of its kinds.
+    where ``table`` is None.
     """
     if nodes.stop <= nodes.start:
         return
-    labels, kinds = multipliers.shape[1], (bounds.numel() - 1) // scores.shape[0]
+    labels = multipliers.shape[1]
     padded = triton.next_power_of_2(labels)
-    block = max(_NODES, _THREADS // padded)
+    block = max(1, _THREADS // padded)
     _update[(triton.cdiv(nodes.stop - nodes.start, block),)](
-        multipliers, partner, partner if table is None else table, bounds, scores, inverse_divisor, tables, log_belief,
-        belief, change, nodes.start, nodes.stop, kinds,
-        labels, padded, table is None, table is not None and kinds == len(tables), block,
-        num_warps=max(1, block * padded * padded // 1024),
-    )  # fmt: skip
+        multipliers,
+        partner,
+        partner if table is None else table,
+        pointer,
+        scores,
+        inverse_divisor,
+        tables,
+        log_belief,
+        belief,
+        change,
+        nodes.start,
+        nodes.stop,
+        labels,
+        padded,
+        table is None,
+        block,
+        num_warps=1,
+    )

@@ -343,7 +343,7 @@ class Stars(Movable):
                 self.multipliers,
                 s.partner,
                 None if s.own_tables else s.kind,
-                s.kind_bounds,
+                s.pointer,
                 self._low_scores,
                 self._inverse_divisor,
                 self._oriented,

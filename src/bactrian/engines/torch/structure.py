@@ -20,9 +20,6 @@ from bactrian.engines.numba.orders import greedy_colours, stable_order
 from bactrian.engines.torch.device import Movable
 from bactrian.graphs.ragged import pointer
 
-#: Kinds of links up to which those of a node are found by kind.
-_MOST_KINDS = 8
-
 
 @dataclass(frozen=True)
 class Structure(Movable):
@@ -30,7 +27,6 @@ class Structure(Movable):
 
     nodes: Tensor  #: (N,) number of a node among those given, by its number inside
     pointer: Tensor  #: (N + 1,) links of a node
-    kind_bounds: Tensor  #: (N kinds + 1,) those of each kind, where tables of few kinds are shared; else the same
     link_node: Tensor  #: (2E,) node of a link
     partner: Tensor  #: (2E,) the other link of the edge
     kind: Tensor  #: (2E,) which of the oriented tables a link's message is multiplied with
@@ -107,18 +103,12 @@ def build_structure(
     nodes = stable_order(colours, n_nodes)
     inside = np.empty_like(nodes)
     inside[nodes] = np.arange(n_nodes)
-    # Ends are numbered 2 e + axis, links in the order of their nodes inside, those of a node by kind.
-    kind = np.repeat(edge_types, 2) if symmetric else (2 * edge_types[:, None] + np.arange(2)).ravel()
-    kinds = n_types if symmetric else 2 * n_types
-    kinds = 1 if own_tables or kinds > _MOST_KINDS else kinds
-    key = kinds * inside[ends] + (kind if kinds > 1 else 0)
-    order = stable_order(key, kinds * n_nodes)
+    # Ends are numbered 2 e + axis, links in the order of their nodes inside.
+    order = stable_order(inside[ends], n_nodes)
     link_of_end = np.empty_like(order)
     link_of_end[order] = np.arange(order.size)
     degree = np.diff(node_links)[nodes]
     link_pointer = pointer(degree)
-    first_link = np.zeros(n_nodes, dtype=np.int64)
-    first_link[degree > 0] = link_of_end[by_node[node_links[nodes[degree > 0]]]]
     colour_nodes = pointer(np.bincount(colours))
     edge_order = stable_order(edge_types, n_types)
     graph = np.repeat(np.arange(node_counts.size), node_counts)
@@ -128,8 +118,7 @@ def build_structure(
         pointer=torch.from_numpy(link_pointer),
         link_node=torch.from_numpy(inside[ends[order]]),
         partner=torch.from_numpy(link_of_end[order ^ 1]),
-        kind_bounds=torch.from_numpy(pointer(np.bincount(key, minlength=kinds * n_nodes))),
-        kind=torch.from_numpy(kind[order]),
+        kind=torch.from_numpy(edge_types[order // 2] if symmetric else 2 * edge_types[order // 2] + order % 2),
         edges=torch.from_numpy(edge_order),
         links=torch.from_numpy(link_of_end.reshape(-1, 2)[edge_order]),
         edge_table=torch.from_numpy(np.arange(len(edges)) if own_tables else edge_types[edge_order]),
@@ -140,7 +129,7 @@ def build_structure(
         node_bounds=torch.from_numpy(pointer(node_counts)),
         edge_bounds=torch.from_numpy(np.searchsorted(graph[edges[:, 0]], np.arange(node_counts.size + 1))),
         degree=torch.from_numpy(degree),
-        first_link=torch.from_numpy(first_link),
+        first_link=torch.from_numpy(np.where(degree > 0, link_pointer[:-1], 0)),
         colour_nodes=tuple(colour_nodes.tolist()),
         colour_links=tuple(link_pointer[colour_nodes].tolist()),
         type_edges=tuple(pointer(np.bincount(edge_types, minlength=n_types)).tolist()),
