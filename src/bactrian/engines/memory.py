@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -315,7 +316,7 @@ class MemoryPart:
         self._sweep_others(limits)
         self.beliefs.done[:] = False
 
-    @property
+    @cached_property
     def arrays(self) -> Passing:
         """What array routines read and write, as they take it."""
         return hold(self._passing)

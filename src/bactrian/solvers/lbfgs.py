@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.linalg.lapack import dtrtrs
 
 from bactrian.arrays import Floats, Ints
 from bactrian.solvers.solution import GAINED_IN, Status
@@ -243,12 +244,12 @@ def _combination(gram: Floats, order: list[int], projections: Floats) -> tuple[F
     slots = gram.shape[0] // 2
     s = np.array(order)
     y = slots + s
-    sy, yy = np.triu(gram[s[:, None], y]), gram[y[:, None], y]
+    sy, yy = gram[s[:, None], y], gram[y[:, None], y]
     scale = float(sy[-1, -1] / yy[-1, -1])
-    along = np.linalg.solve(sy, projections[s])
+    along = dtrtrs(sy, projections[s])[0]  # of a matrix it reads the upper triangle
     across = scale * (yy @ along - projections[y]) + sy.diagonal() * along
     coefficients = np.zeros(2 * slots)
-    coefficients[s], coefficients[y] = -np.linalg.solve(sy.T, across), scale * along
+    coefficients[s], coefficients[y] = -dtrtrs(sy, across, trans=1)[0], scale * along
     return coefficients, scale
 
 
