@@ -9,7 +9,7 @@ import numpy as np
 from bactrian.arrays import Floats, Ints
 from bactrian.compiling import kernel, njit
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.orders import Blocks, conditional_start
+from bactrian.engines.numba.orders import Blocks, entry_of
 from bactrian.engines.numba.tables import fill_scores, largest_sizes
 
 Workspace = tuple[Floats, Floats, Floats, Floats]
@@ -126,11 +126,7 @@ def joint_score(layout: Layout, scores: ScoreArrays, states: Ints, m: int) -> fl
     for hub in range(layout.instance_hubs[m], layout.instance_hubs[m + 1]):
         total += scores.hubs[layout.hub_offset[hub] + states[hub]]
     for cluster in range(layout.instance_clusters[m], layout.instance_clusters[m + 1]):
-        index = layout.table_offset[layout.cluster_table[cluster]]
-        for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
-            link = layout.cluster_link[position]
-            index += scores.strides[link] * states[layout.link_hub[link]]
-        total += scores.entries[index]
+        total += scores.entries[entry_of(layout, scores.strides, states, cluster, -1, -1)]
     return total
 
 
@@ -160,7 +156,7 @@ def add_conditional(
 
     Forbidden entries are counted in ``forbidden`` and add nothing to ``out``.
     """
-    index = conditional_start(layout, scores.strides, states, link, -1)
+    index = entry_of(layout, scores.strides, states, layout.link_cluster[link], link, -1)
     for k in range(layout.link_offset[link + 1] - layout.link_offset[link]):
         score = scores.entries[index + scores.strides[link] * k]
         if score == -np.inf:
@@ -297,7 +293,7 @@ def _maximise_block(
         start = layout.hub_offset[hub]
         parent = layout.hub_offset[layout.link_hub[down]]
         told = layout.link_offset[down]
-        index = conditional_start(layout, scores.strides, states, up, down)
+        index = entry_of(layout, scores.strides, states, layout.link_cluster[up], up, down)
         for y in range(layout.link_offset[down + 1] - told):
             best, chosen = -np.inf, 0
             for x in range(layout.hub_offset[hub + 1] - start):

@@ -19,7 +19,7 @@ from bactrian.compiling import kernel, njit
 from bactrian.engines.numba.arithmetic import exp, logsumexp
 from bactrian.engines.numba.assignments import ScoreArrays, joint_score
 from bactrian.engines.numba.layout import Layout
-from bactrian.engines.numba.orders import Blocks, conditional_start
+from bactrian.engines.numba.orders import Blocks, entry_of
 
 
 @njit()
@@ -90,7 +90,7 @@ def _filter_block(chain: Chain, number: int, floor: float) -> None:
             local[start + x] = scores.hubs[start + x]
         for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
             if not blocks.inside[link]:
-                index = conditional_start(layout, scores.strides, states, link, -1)
+                index = entry_of(layout, scores.strides, states, layout.link_cluster[link], link, -1)
                 for x in range(size):
                     local[start + x] += _entry(scores, index + scores.strides[link] * x, floor)
     for i in range(last - 1, first - 1, -1):
@@ -102,7 +102,7 @@ def _filter_block(chain: Chain, number: int, floor: float) -> None:
         size = layout.hub_offset[hub + 1] - start
         parent = layout.hub_offset[layout.link_hub[down]]
         told = layout.link_offset[down]
-        index = conditional_start(layout, scores.strides, states, up, down)
+        index = entry_of(layout, scores.strides, states, layout.link_cluster[up], up, down)
         for y in range(layout.link_offset[down + 1] - told):
             for x in range(size):
                 place = index + scores.strides[up] * x + scores.strides[down] * y
@@ -129,7 +129,7 @@ def _sample_block(chain: Chain, number: int, floor: float, keep: bool, random: G
             continue
         parent = layout.link_hub[down]
         told = layout.link_offset[down]
-        index = conditional_start(layout, scores.strides, states, up, down)
+        index = entry_of(layout, scores.strides, states, layout.link_cluster[up], up, down)
         if keep:
             for x in range(size):
                 marginals[start + x] = 0.0
@@ -215,7 +215,7 @@ def _keep(chain: Chain, m: int, sample: int, cluster_start: Ints, draws: Draws, 
         for hub in range(layout.instance_hubs[m], layout.instance_hubs[m + 1]):
             draws.halves[part, layout.hub_offset[hub] + states[hub]] += 1
     for cluster in range(layout.instance_clusters[m], layout.instance_clusters[m + 1]):
-        entry = _state_of(layout, chain.scores.strides, cluster, states)
+        entry = entry_of(layout, chain.scores.strides, states, cluster, -1, -1)
         draws.clusters[cluster_start[cluster] + entry - layout.table_offset[layout.cluster_table[cluster]]] += 1
 
 
@@ -260,18 +260,8 @@ def _gain(population: Population, m: int, states: Ints) -> float:
         k = layout.hub_offset[hub] + states[hub]
         total += target.hubs[k] - population.base[k]
     for cluster in range(layout.instance_clusters[m], layout.instance_clusters[m + 1]):
-        total += _entry(target, _state_of(layout, target.strides, cluster, states), population.floor)
+        total += _entry(target, entry_of(layout, target.strides, states, cluster, -1, -1), population.floor)
     return total
-
-
-@njit()
-def _state_of(layout: Layout, strides: Ints, cluster: int, states: Ints) -> int:
-    """Entry of a cluster at the states of its variables."""
-    index = layout.table_offset[layout.cluster_table[cluster]]
-    for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
-        link = layout.cluster_link[position]
-        index += strides[link] * states[layout.link_hub[link]]
-    return index
 
 
 @njit()
@@ -397,5 +387,5 @@ def _show(population: Population, m: int, n_sweeps: int, random: Generator) -> N
                 population.mean[k] += weight * chain.marginals[k]
             for cluster in range(layout.instance_clusters[m], layout.instance_clusters[m + 1]):
                 table = layout.table_offset[layout.cluster_table[cluster]]
-                entry = _state_of(layout, chain.scores.strides, cluster, chain.states) - table
+                entry = entry_of(layout, chain.scores.strides, chain.states, cluster, -1, -1) - table
                 population.clusters[population.cluster_start[cluster] + entry] += weight

@@ -274,12 +274,11 @@ def _order_block(
 
 
 @njit()
-def conditional_start(layout: Layout, strides: Ints, states: Ints, link: int, skipped: int) -> int:
-    """Entry of a link's cluster at the states of its variables but those of two links."""
-    cluster = layout.link_cluster[link]
+def entry_of(layout: Layout, strides: Ints, states: Ints, cluster: int, free: int, also: int) -> int:
+    """Entry of a cluster at the states of its variables, but at 0 of two links; -1 for none."""
     index = layout.table_offset[layout.cluster_table[cluster]]
     for position in range(layout.cluster_links[cluster], layout.cluster_links[cluster + 1]):
-        other = layout.cluster_link[position]
-        if other != link and other != skipped:
-            index += strides[other] * states[layout.link_hub[other]]
+        link = layout.cluster_link[position]
+        if link != free and link != also:
+            index += strides[link] * states[layout.link_hub[link]]
     return index

@@ -68,7 +68,7 @@ class ParallelMessages(NamedTuple):
     """Messages of all instances, for updates that do not go hub by hub."""
 
     outgoing: Floats  #: (n_link_states,) u
-    incoming: Floats  #: (n_link_states,) m, or log m
+    incoming: Floats  #: (n_link_states,) m, or log m, or the next u where all are updated together
     psi: Floats  #: (n_hub_states,) exp(theta_v), largest entry 1
     belief: Floats  #: (n_hub_states,) b
     pairwise: Bools  #: (M,) whether linear space can be tried
