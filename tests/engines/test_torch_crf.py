@@ -180,7 +180,7 @@ def test_constraints_hold_and_a_label_that_they_forbid_is_named():
     assert torch.isfinite(crf.transitions.grad).all()
     assert float(crf.transitions.grad[~torch.as_tensor(between)].abs().sum()) == 0.0
     labels[4, 3] = 4
-    with pytest.raises(ValueError, match=r"labels\[4, 3\] = 4 is forbidden after a 2, the label before it"):
+    with pytest.raises(ValueError, match=r"labels\[4, 3\] = 4 is forbidden beside \[4, 2\] = 2"):
         crf.loss(scores, labels)
     labels[4, 0] = 2
     with pytest.raises(ValueError, match=r"labels\[4, 0\] = 2 is forbidden there"):

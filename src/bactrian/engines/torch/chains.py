@@ -28,7 +28,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from bactrian.engines.torch.graphs import Call
 from bactrian.engines.torch.kernels import FLOOR, MODERATE, can_chain, chain_beliefs, chain_sums
+from bactrian.engines.torch.stars import FORBIDDEN
 from bactrian.errors import ArgumentError
 
 #: Most that b may grow to in float64, in nats.
@@ -373,10 +375,7 @@ def _checked(chains: Chains, labels: Tensor, ignore_index: int) -> tuple[Tensor,
     wrong = known & ((packed < 0) | (packed >= chains.scores.shape[1]))
     any_wrong, all_known = torch.stack([wrong.any(), known.all()]).tolist()
     if any_wrong:
-        place, most = _place(chains.steps, wrong), chains.scores.shape[1] - 1
-        raise ArgumentError(
-            "labels", f"{place} = {int(packed[wrong][0])} is outside 0 to {most}, and not {ignore_index}"
-        )
+        _explain(chains, labels, ignore_index)
     return packed, known, all_known
 
 
@@ -407,36 +406,17 @@ def _subtract_observed(
     pairs.view(-1).index_add_(0, len(pairs) * packed[before] + packed[later:], -weight[later:])
 
 
-def _place(steps: Steps, wrong: Tensor) -> str:
-    """Where, in sequence and token, the first of some tokens (N,) is."""
-    return str(steps.padded(wrong.to(torch.uint8)).nonzero()[0].tolist())
-
-
 def _explain(chains: Chains, labels: Tensor | None, ignore_index: int) -> None:
-    """Raise the error that says why a value is not finite."""
+    """Raise the error that says why a value is not finite, or a label outside."""
     steps, scores, transitions = chains
-    unfit = torch.isnan(scores) | (scores == torch.inf)
-    if unfit.any():
-        place = _place(steps, unfit.any(1))
-        raise ArgumentError("scores", f"{place} holds NaN or +inf (-inf forbids a label)")
     if not bool((transitions < torch.inf).all()):
-        raise ArgumentError("transitions", "hold NaN or +inf (-inf forbids a pair of labels)")
-    if labels is not None:
-        packed, known, _ = _checked(chains, labels, ignore_index)
-        label = torch.where(known, packed, 0)
-        allowed = ~known | (scores.gather(1, label[:, None])[:, 0] > -torch.inf)
-        if not allowed.all():
-            place, found = _place(steps, ~allowed), int(label[~allowed][0])
-            raise ArgumentError("labels", f"{place} = {found} is forbidden there: its score, or as an end, is -inf")
-        before = steps.before
-        later = len(packed) - len(before)
-        pair = transitions[label[before], label[later:]] > -torch.inf
-        allowed[later:] = pair | ~known[before] | ~known[later:]
-        if not allowed.all():
-            place, found = _place(steps, ~allowed), int(label[~allowed][0])
-            left = int(label[before][~allowed[later:]][0])
-            raise ArgumentError("labels", f"{place} = {found} is forbidden after a {left}, the label before it")
-    raise ArgumentError("scores", "and constraints allow no labelling of some sequence")
+        raise ArgumentError("transitions", "must not hold NaN or +inf (-inf forbids a pair of labels)")
+    mask = steps.padded(torch.ones_like(scores[:, 0])) > 0.0
+    tables = transitions.to(torch.float64).clamp_min(FORBIDDEN)[None]
+    given = steps.padded(scores), tables, None, mask, labels, None, None, None
+    call = Call(*given, ignore_index, 2, "convex", 0.0, 0, "sum")
+    call.refuse(call.entry())
+    raise ArgumentError("scores", "and constraints must allow a labelling of every sequence")
 
 
 _INPUTS = "Tensor scores, Tensor transitions, Tensor start, Tensor end, Tensor? mask, Tensor? labels, int ignore_index"

@@ -462,7 +462,7 @@ class Call:
         return entry._replace(labels=label, known=known, faults=[*entry.faults, outside, known & low, beside])
 
     def refuse(self, entry: Entry) -> None:
-        """Raise the error that says what is wrong."""
+        """Raise the error that says what is wrong, if anything is."""
         layout, labels = self.layout, self.tensors[3]
 
         def first_of(wrong: Any) -> str:
@@ -477,13 +477,16 @@ class Call:
             raise ArgumentError("scores", f"{first_of(wrong[0])} {why}")
         if len(wrong[1]):
             raise ArgumentError("tables", "and edge_scores must not hold NaN or +inf (-inf forbids a pair of labels)")
+        if labels is None:
+            return
         if len(wrong[2]):
             why = f"is outside 0 to {self.scores.shape[-1] - 1}, and not {self.ignore_index}"
             raise ArgumentError("labels", f"{label_of(wrong[2])} {why}")
         if len(wrong[3]):
             raise ArgumentError("labels", f"{label_of(wrong[3])} is forbidden there: its score, or as an end, is -inf")
-        other, one = layout.pairs[wrong[4]].T
-        raise ArgumentError("labels", f"{label_of(one)} is forbidden beside {label_of(other)}")
+        if len(wrong[4]):
+            other, one = layout.pairs[wrong[4]].T
+            raise ArgumentError("labels", f"{label_of(one)} is forbidden beside {label_of(other)}")
 
     def graphs(self, entry: Entry, *, unknown: bool) -> Graphs:
         """The graphs without messages."""
@@ -570,8 +573,8 @@ class Call:
                 f"for tolerance={self.tolerance:.1e}; this layer warns only once; see CRF.last",
                 ConvergenceWarning,
             )
-        # As many as they took; more once that was not enough for others.
-        needed = min(_rung(graphs.longest) if plan.ahead else graphs.longest, self.max_sweeps)
+        # As many as they took; a quarter more once that was not enough for others.
+        needed = min(graphs.longest + (1 + graphs.longest // 4) * bool(plan.ahead), self.max_sweeps)
         settled = converged and plan.ahead >= 0 and needed > tried
         unknown = len(graphs.stars) > 1 if labelled else before.unknown
         after = Told(
@@ -587,13 +590,6 @@ class Call:
         if len(messages):
             graphs.unpack(messages, entry.nodes, entry.tables, wide=bool(plan.wide))
         return entry, graphs
-
-
-def _rung(sweeps: int) -> int:
-    """Somewhat more sweeps, of few numbers, since for each there is a recording."""
-    wanted = sweeps + max(1, sweeps // 4)
-    power = 1 << (wanted - 1).bit_length()
-    return 3 * power // 4 if 3 * power // 4 >= wanted else power
 
 
 def _value(*given: Any) -> tuple[Tensor, ...]:

@@ -404,17 +404,9 @@ class SparseProduct(Movable):
         begin, end, bounds = self._pieces
         out = dense.new_empty(begin.numel(), columns)
         _sum_pieces[(begin.numel(),)](
-            begin,
-            end,
-            self.matrix.col_indices(),
-            self.matrix.values(),
-            dense.contiguous(),
-            out,
-            columns,
-            triton.next_power_of_2(columns),
-            _BLOCK,
-            num_warps=2,
-        )
+            begin, end, self.matrix.col_indices(), self.matrix.values(), dense.contiguous(), out, columns,
+            triton.next_power_of_2(columns), _BLOCK, num_warps=2,
+        )  # fmt: skip
         return out if bounds is None else torch.segment_reduce(out, "sum", offsets=bounds, axis=0, unsafe=True)
 
 
@@ -448,21 +440,6 @@ def update_stars(
     padded = triton.next_power_of_2(labels)
     block = max(1, _THREADS // padded)
     _update[(triton.cdiv(nodes.stop - nodes.start, block),)](
-        multipliers,
-        partner,
-        partner if table is None else table,
-        pointer,
-        scores,
-        inverse_divisor,
-        tables,
-        log_belief,
-        belief,
-        change,
-        nodes.start,
-        nodes.stop,
-        labels,
-        padded,
-        table is None,
-        block,
-        num_warps=1,
-    )
+        multipliers, partner, partner if table is None else table, pointer, scores, inverse_divisor, tables, log_belief,
+        belief, change, nodes.start, nodes.stop, labels, padded, table is None, block, num_warps=1,
+    )  # fmt: skip

@@ -192,12 +192,6 @@ class Stars(Movable):
         moved.forget_recordings()
         return moved
 
-    def reset(self) -> None:
-        """Forget all messages."""
-        for part in (self.multipliers, self.linearisation, self.star_belief):
-            part.zero_()
-        self.swept = False
-
     def twin(self) -> Stars:
         """The same graphs with messages of their own, which start from these."""
         twin = Stars(
@@ -339,18 +333,9 @@ class Stars(Movable):
         s = self.structure
         for first, last in zip(s.colour_nodes, s.colour_nodes[1:], strict=False):
             update_stars(
-                slice(first, last),
-                self.multipliers,
-                s.partner,
-                None if s.own_tables else s.kind,
-                s.pointer,
-                self._low_scores,
-                self._inverse_divisor,
-                self._oriented,
-                self.star_log,
-                self.star_belief,
-                self._changes,
-            )
+                slice(first, last), self.multipliers, s.partner, None if s.own_tables else s.kind, s.pointer,
+                self._low_scores, self._inverse_divisor, self._oriented, self.star_log, self.star_belief, self._changes,
+            )  # fmt: skip
         if s.n_nodes:
             torch.amax(self._changes, 0, out=self.change)
 
