@@ -37,7 +37,6 @@ from bactrian.engines.torch.stars import (
     observed_counts,
     settle,
 )
-from bactrian.engines.torch.structure import Structure
 from bactrian.errors import ArgumentError, warn
 from bactrian.graphs.graph import neighbours
 from bactrian.solvers.solution import ConvergenceWarning
@@ -78,22 +77,9 @@ class Told(NamedTuple):
 class Graphs:
     """Graphs of a batch under an entropy: values that stand in for log Z less the score of the labels, and beliefs.
 
-    Where some labels are unknown, a second D in which the known ones are fixed stands in for that score.
-
-    Parameters
-    ----------
-    method : {"convex", "camel0", "cccp", "piecewise", "bp"}
-    stars : list of Stars
-        One or, where some labels are unknown, two.
-    labels : (N,) ints, or None
-    known : (N,) bools, or None
-        Which labels are known, where some are not.
-    tolerance, max_sweeps
-        Of message passing.
-    relinearisations : int
-        How often the entropy is linearised again at the beliefs found.
-    due : (N,) bools, optional
-        Nodes, as numbered inside, where it is; by default all.
+    Where some labels are unknown, ``known`` (N,) says which are not, and a second D, of stars of their own, in which
+    these are fixed stands in for that score. ``relinearisations`` say how often the entropy is linearised again at the
+    beliefs found; ``due`` at which nodes, as numbered inside, if not at all.
     """
 
     def __init__(
@@ -142,7 +128,11 @@ class Graphs:
             found = found + (-1.0) ** number * stars.structure.by_graph(values.node_value, values.edge_value)
             self._evaluations.append(values)
         if self.labels is not None and self.known is None:
-            found = found - observed_by_graph(self.stars[0].structure, self.labels, scores, tables)
+            s = self.stars[0].structure
+            labels, nodes = self.labels[s.nodes], scores.gather(1, self.labels[:, None])[:, 0]
+            rows, columns = labels[s.link_node[s.links]].T
+            ordered = tables[s.edges] if s.own_tables else tables
+            found = found - s.by_graph(nodes[s.nodes], ordered[s.edge_table, rows, columns])
         return torch.as_tensor(found)
 
     def _given(self, number: int, scores: Tensor, tables: Tensor) -> tuple[Tensor, Tensor]:
@@ -213,15 +203,6 @@ class Graphs:
             stars.turn(wide=wide)
 
 
-def observed_by_graph(structure: Structure, labels: Tensor, scores: Tensor, tables: Tensor) -> Tensor:
-    """(M,) scores of the labels."""
-    s = structure
-    nodes = scores.gather(1, labels[:, None])[:, 0]
-    ends = labels[s.nodes][s.link_node[s.links]]
-    ordered = tables[s.edges] if s.own_tables else tables
-    return s.by_graph(nodes[s.nodes], ordered[s.edge_table, ends[:, 0], ends[:, 1]])
-
-
 # --- from what a layer is given to graphs ---
 
 
@@ -280,18 +261,8 @@ def laid_out(
 ) -> Layout:
     """The layout of a batch, from a cache where the same was seen before; edges that come both ways are one.
 
-    Parameters
-    ----------
-    shape
-        Of the scores but for the labels: (B, T), (B, H, W), ... or (N,).
-    connectivity
-        Neighbours of an inner pixel; 2 in chains, 0 in graphs.
-    n_types
-        Types of the edges of the grid or chain and, behind these, of the edges given.
-    device
-        Of the scores.
-    mask, edges, edge_types, batch
-        (*shape), (2, E), (E,) and (N,). For those that are on a GPU the host waits, once for all of them.
+    ``connectivity`` are the neighbours of an inner pixel, 2 in chains and 0 in graphs; the types of edges given come
+    behind those of the grid or chain. For a mask, edges and the like on a GPU the host waits, once for all of them.
     """
     parts = [None if mask is None else mask.to(torch.bool), *(
         None if part is None else part.to(torch.int64) for part in (edges, edge_types, batch)

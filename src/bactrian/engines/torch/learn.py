@@ -22,7 +22,6 @@ from bactrian.engines.torch.parts import DeviceGraphs
 from bactrian.errors import check_number
 from bactrian.graphs.graph_data import GraphData
 from bactrian.learners.learn import learn as learn_packed
-from bactrian.learners.structure import basis
 from bactrian.solvers.lbfgs import PAIRS
 from bactrian.solvers.solution import Callback, Solution
 
@@ -125,6 +124,8 @@ def _learned(make: Callable[[], DeviceGraphs], camel: Camel, place: torch.device
 
 def conditionals_on(of: Any, device: str | torch.device) -> Callable[[Floats, Floats], tuple[float, Floats, Floats]]:
     """``value_and_gradient`` of :class:`bactrian.learners.structure.Conditionals` of complete rows, on a device."""
+    from bactrian.learners.structure import basis  # brings scipy.stats
+
     place = checked_device(device)
     features, observed, weights, scale = (
         torch.as_tensor(part, device=place) for part in (of.features, of.observed, of.weights, of.scale)

@@ -66,10 +66,8 @@ class Structure(Movable):
     def by_graph(self, nodes: Tensor, edges: Tensor) -> Tensor:
         """(M,) sums of what nodes (N,) and edges (E,) have, as numbered inside, over each graph."""
         total = nodes.new_zeros(self.n_graphs)
-        for values, order, bounds in (
-            (nodes, self.nodes, self.node_bounds),
-            (edges, self.edges, self.edge_bounds),
-        ):
+        of_nodes, of_edges = (nodes, self.nodes, self.node_bounds), (edges, self.edges, self.edge_bounds)
+        for values, order, bounds in (of_nodes, of_edges):
             in_order = torch.empty_like(values).index_copy_(0, order, values)
             total += torch.segment_reduce(in_order, "sum", offsets=bounds, axis=0, unsafe=True)
         return total
