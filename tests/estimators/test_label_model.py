@@ -147,7 +147,7 @@ def test_bad_input_is_one_error() -> None:
         (lambda: bt.LabelModel().fit([1, 0, 1]), "a row per item and a column per labeller"),
         (lambda: bt.LabelModel().fit(L, [1, 0]), r"one label per row of L: expected shape \(20,\)"),
         (lambda: bt.LabelModel(labels=[0]).fit(L), "holds label 1, which is not one of the 1 classes"),
-        (lambda: bt.LabelModel(edges=[(0, 9)]).fit(L), "must join two different labellers of 0 to 2"),
+        (lambda: bt.LabelModel(edges=[(0, 9)]).fit(L), "must join two different labellers from 0 to 2"),
         (lambda: bt.LabelModel(edges="all").fit(L), "must be pairs of labellers, 'auto' or None"),
         (lambda: bt.LabelModel(class_prior=[1.0, 0.0]).fit(L), "class_prior must be positive"),
         (lambda: bt.LabelModel(prior_variance="cv").fit(L), "needs known labels"),
