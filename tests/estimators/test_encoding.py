@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from bactrian.estimators.encoding import FeatureVocabulary, GrowingVocabulary, features_of_dict, fit_vocabulary
 from bactrian.graphs.inputs import BundledRows
+from bactrian.parallel.threads import Workers
 
 names = st.sampled_from(["a", "b", "c", "é", "字", ""])
 bundles = st.lists(names, max_size=4).map(tuple)
@@ -188,10 +189,11 @@ def test_more_entries_than_were_made_room_for() -> None:
     assert vocabulary.names is not None
     weights = np.random.default_rng(0).normal(size=(vocabulary.n_features, 3))
     for some in (corpus[:1], corpus, corpus[1:]):
-        products = vocabulary.encode(some).inputs @ weights
+        encoded = vocabulary.encode(some)
         by_hand = [
             weights[vocabulary.names.index(f"word:{token['word']}")] if int(token["word"][1:]) < 1800 else np.zeros(3)
             for sequence in some
             for token in sequence
         ] + np.outer([token["n"] for sequence in some for token in sequence], weights[vocabulary.names.index("n")])
-        np.testing.assert_allclose(products, by_hand, atol=1e-12)
+        np.testing.assert_allclose(encoded.times(weights, Workers(2)), by_hand, atol=1e-12)
+        np.testing.assert_allclose(encoded.inputs @ weights, by_hand, atol=1e-12)

@@ -339,8 +339,7 @@ def best_of_chains(crf: Any, rows: Mapping[str, FeatureRows], given: EdgesGiven)
     table = TiedTable.make(codec.tyings[0], k).expand(tied).reshape(k, k)
     codes, sure = np.empty(n, dtype=np.int64), np.empty(bounds.size - 1, dtype=bool)
     workers = Workers(crf.n_threads)
-    scores = np.empty((n, k))
-    Inputs(rows["X"].inputs).times(nodes, scores, workers)
+    scores = rows["X"].times(nodes, workers)
     if codec.intercept:
         scores += crf.weights_[own:shared]
     workers.run(
