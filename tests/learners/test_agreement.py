@@ -171,6 +171,19 @@ def test_without_a_prior_a_path_ends_where_gaps_are_noise():
     assert crf.score(others, labels) > plain.score(others, labels)
 
 
+def test_without_a_prior_weights_that_still_run_are_not_kept():
+    X, _ = noisy_graphs(8)
+    rng = np.random.default_rng(0)
+    y = [rng.integers(2, size=len(inputs)) for inputs, _ in X]  # nothing to learn: belief propagation finds all of it
+    for prior_variance, n_graphs, is_kept in ((None, 8, False), (None, 7, True), (1.0, 8, True)):
+        crf = bt.GraphCRF(method="cccp", tables="symmetric", prior_variance=prior_variance, max_iterations=25)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", bt.ConvergenceWarning)
+            solution = crf.fit(X[:n_graphs], y[:n_graphs]).solution_
+        assert solution.status is (bt.Status.ITERATION_LIMIT if is_kept else bt.Status.FOLLOWED)
+        assert (solution.path is None) == is_kept
+
+
 def test_moments_of_each_graph_are_those_of_that_graph_alone():
     X, y = noisy_graphs(3)
     crf = bt.GraphCRF(tables="symmetric", prior_variance=None)

@@ -138,6 +138,7 @@ class MemoryPart:
         self._space = space = space or Space()
         self.data, self.carving, self.workers, self.context = data, carving, context.workers, context
         self.consistency = consistency
+        self._weights = data.weights.copy()
         self.multipliers = space.zeros(layout.n_link_states)
         self.linearisation = space.zeros(layout.n_hub_states)
         self._hubs: MemoryHubs | None = None
@@ -324,7 +325,7 @@ class MemoryPart:
     @property
     def _passing(self) -> Passing:
         data, numbers = self.data, self.numbers
-        rest = self.multipliers, self.beliefs, data.weights, self.shares
+        rest = self.multipliers, self.beliefs, self._weights, self.shares
         return Passing(data.layout, self._plan, self.tables, numbers, *rest)
 
     def sweep_linearly(self, selected: Bools, limits: Limits, counts: Floats | None = None) -> None:
@@ -392,7 +393,7 @@ class MemoryPart:
     def summary(self, place: Floats | None = None) -> Summary:
         """What the last pass adds to the dual; moments are written to ``place`` where one is given."""
         beliefs = self.beliefs
-        value, sweeps, violation, residual = summarise(self.data.weights, beliefs)
+        value, sweeps, violation, residual = summarise(self._weights, beliefs)
         if self.data.hub_virtual.any():
             violation = self._violation_on_edges()
         moments = self.data.scores.moments(beliefs.counts, beliefs.hub_count, self.workers, place)
@@ -400,12 +401,11 @@ class MemoryPart:
 
     def moments_by(self, weights: Floats) -> Floats:
         """(R, n_weights) moments at the last scores and multipliers, for R rows of weights of instances."""
-        data, found = self.data, []
-        for row in (*weights, data.weights):  # the last puts back what the pass before left
-            self.data = replace(data, weights=row)
+        found = []
+        for row in (*weights, self.data.weights):  # the last puts back what the pass before left
+            self._weights[:] = row
             self.pass_messages()
             found.append(self.summary().moments)
-        self.data = data
         return np.array(found[:-1])
 
     def _violation_on_edges(self) -> float:

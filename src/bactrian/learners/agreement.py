@@ -131,6 +131,7 @@ def follow(data: PackedData, learner: Any, solution: Solution, settings: Setting
 
     The converged solution is kept where messages that favour one state everywhere, whichever it is, all lead to the
     learned beliefs. For two labels that attract each other these bracket all fixed points, and what cold messages find.
+    Where learning without a prior did not converge, it fits noise, and the path is taken, too.
     """
     if not can_follow(learner) or solution.status is Status.STOPPED or context.deadline.has_passed:
         return solution
@@ -138,8 +139,11 @@ def follow(data: PackedData, learner: Any, solution: Solution, settings: Setting
     probe = _cold_probe(data, bethe.whole, solution.weights, context)
     if probe is None or not bethe.relinearises or (solution.converged and probe.is_contraction()):
         return replace(solution, attained=1.0)
+    noise = _Noise.of(data) if settings.prior.leaves_free else None
     carving = _carving(data, learner, context)
-    learned = None if carving is None else _learned_beliefs(data, carving, solution, context)
+    learned = None
+    if carving is not None and (noise is None or solution.converged):
+        learned = _learned_beliefs(data, carving, solution, context)
     if learned is not None and (solution.attained is None or solution.attained >= 1.0 - APART):
         start, *others_of = _starts(data)
         first, _ = probe.run(start)
@@ -147,15 +151,13 @@ def follow(data: PackedData, learner: Any, solution: Solution, settings: Setting
         others = (probe.run(other)[0] for other in others_of)
         if reached >= 1.0 - APART and all(probe.distance(first, other) <= SAME for other in others):
             return replace(solution, attained=reached)
-    return _followed(data, solution, settings, context)
+    return _followed(data, solution, replace(settings, is_noise=noise, start=None, state=None), context)
 
 
 def _followed(data: PackedData, solution: Solution, settings: Settings, context: Context) -> Solution:
     """The first steps of the paper's path, every inner problem solved to tolerance or to noise."""
-    noise = _Noise.of(data) if settings.prior.leaves_free else None
     # Only a start, for the first problem is convex; but weights of piecewise training have fitted noise before it.
-    learner = Camel(tight=True, start="piecewise" if noise is None else "zero")
-    settings = replace(settings, is_noise=noise, start=None, state=None)
+    learner = Camel(tight=True, start="piecewise" if settings.is_noise is None else "zero")
     path: list[Floats] = []
     history = list(solution.history)
     callback = context.callback
