@@ -249,10 +249,9 @@ def believe(
 
 @njit(fastmath=FAST_MATH, forceinline=True)
 def divide_messages(
-    message: Floats, product: Floats, belief: Floats, target: Floats, at: int, to: int, degree: int, normalised: bool,
-    n: int,
-) -> tuple[float, int]:  # fmt: skip
-    """u = b / m for ``degree`` links: target[at:] = belief[to:] / product each, where message[at:] was u before.
+    message: Floats, product: Floats, belief: Floats, at: int, to: int, degree: int, normalised: bool, n: int
+) -> tuple[float, int]:
+    """u = b / m for ``degree`` links: message[at:] = belief[to:] / product each.
 
     Returns the largest change of a marginal, which was message * product, divided by its sum unless that is 1, and how
     many rose by more than ``RISE`` times themselves. Positive numbers are in the order of their bits, whose largest is
@@ -269,7 +268,7 @@ def divide_messages(
         for k in range(n):
             factor, wanted = product[p + k], belief[to + k]
             marginal = message[i + k] * factor * inverse
-            target[i + k] = wanted / factor
+            message[i + k] = wanted / factor
             step = wanted - marginal
             change = max(change, int(np.float64(abs(step)).view(np.int64)))
             rises += step > RISE * marginal
@@ -334,13 +333,14 @@ def end_sweep(change: float, rises: int, outside: int) -> float:
 @njit(inline="always")
 def sweep_pairs(
     part: Passing, linear: Linear, instance: int, backward: bool, again: bool, halvings: int, held: Floats,
-    target: Floats, states: States,
+    source: Floats, states: States,
 ) -> float:  # fmt: skip
-    """Star updates of an instance's hubs in turn, with new messages in ``target``; see :func:`end_sweep`.
+    """Star updates of an instance's hubs in turn, from the messages in ``source``; see :func:`end_sweep`.
 
     Where that is ``linear.message`` itself, each is made from the newest, and in a sweep that comes ``again``, after
-    one without halvings, each pair's Z is 1 already. Elsewhere all are made from the same old ones. With ``halvings`` n
-    a multiplier goes but 2^-n of its way, by n square roots of u_new u_old; ``held`` is for the old u of a star.
+    one without halvings, each pair's Z is 1 already. From a copy, all are made from the same old ones. With
+    ``halvings`` n a multiplier goes but 2^-n of its way, by n square roots of u_new u_old; ``held`` is for the old u of
+    a star.
     """
     layout, plan, hub_number = part.layout, part.plan, part.numbers.hub
     link_start, hub_multiplies = plan.link_start, plan.hub_multiplies
@@ -359,7 +359,7 @@ def sweep_pairs(
             partner = link_partner[first + j]
             at, m = place(link_offset, partner, states) - base, size_of(link_offset, partner, states)
             start, axis = link_start[first + j], link_axis[first + j]
-            pair_message(entries, turn, start, axis, message, at, product, j * n, m, n)
+            pair_message(entries, turn, start, axis, source, at, product, j * n, m, n)
         of, at, size = 0 * n, place(link_offset, first, states) - base, degree * n
         if hub_multiplies[hub]:
             outside += believe(psi, product, belief, to, of, degree, hub_number[hub] + degree, n)[1]
@@ -371,7 +371,7 @@ def sweep_pairs(
         if halvings > 0:
             for i in range(size):
                 held[i] = message[at + i]
-        moved, rising = divide_messages(message, product, belief, target, at, to, degree, again, n)
+        moved, rising = divide_messages(message, product, belief, at, to, degree, again, n)
         change, rises = max(change, moved), rises + rising
         for _ in range(halvings):
             for i in range(size):

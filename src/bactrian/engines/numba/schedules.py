@@ -68,7 +68,7 @@ class ParallelMessages(NamedTuple):
     """Messages of all instances, for updates that do not go hub by hub."""
 
     outgoing: Floats  #: (n_link_states,) u
-    incoming: Floats  #: (n_link_states,) m, or log m, or the next u where all are updated together
+    incoming: Floats  #: (n_link_states,) m, or log m
     psi: Floats  #: (n_hub_states,) exp(theta_v), largest entry 1
     belief: Floats  #: (n_hub_states,) b
     pairwise: Bools  #: (M,) whether linear space can be tried
@@ -90,12 +90,6 @@ def of_instance(part: Passing, kept: ParallelMessages, instance: int) -> Linear:
     )  # fmt: skip
 
 
-@njit()
-def _with(linear: Linear, message: Floats, product: Floats) -> Linear:
-    entries, psi, belief, spare = linear.entries, linear.psi, linear.belief, linear.spare
-    return HeldLinear(entries, linear.turned, message, linear.scale, psi, belief, product, spare)
-
-
 @kernel()
 def run_parallel(
     part: Passing, limits: Limits, kept: ParallelMessages, progress: SweepProgress, first: int, last: int,
@@ -108,16 +102,15 @@ def run_parallel(
             continue
         damping = progress.damping[instance]
         linear = of_instance(part, kept, instance)
-        # Its messages are made of the other's, and the other's of its own; in place of all m, those of a star.
-        linear, other = _with(linear, linear.message, scratch.star), _with(linear, linear.product, scratch.star)
+        old = np.empty(linear.message.size)
         fast = damping == 0.0 and kept.pairwise[instance]
         fast = fast and load_states(part, linear, instance, states) and match_scales(part, linear, instance)
         linear.scale[:] = 0.0
         sweeps, residual = 0, np.inf
         while fast and sweeps < limit and residual > tolerance and not (sweeps > 0 and progress.late[0]):
-            target = other.message
-            residual = sweep_pairs(part, linear, instance, False, False, 0, scratch.star, target, states)
-            linear, other, sweeps = other, linear, sweeps + 1
+            old[:] = linear.message
+            residual = sweep_pairs(part, linear, instance, False, False, 0, scratch.star, old, states)
+            sweeps += 1
             fast = not math.isnan(residual)
         if fast and store_logs(part, linear, instance, True, states):
             part.beliefs.sweeps[instance], part.beliefs.residual[instance] = sweeps, residual
