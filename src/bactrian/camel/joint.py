@@ -51,13 +51,13 @@ class JointObjective:
         self.last: Evaluation | None = None
         tied = self._links.is_first & (self._links.hub_number == 0.0)
         self._free, self._tied = np.flatnonzero(~tied), np.flatnonzero(tied)
-        self._impossible = np.zeros(self._free.size, dtype=bool)
+        self._impossible = np.zeros(0, dtype=np.int64)
 
     def initial(self, weights: Floats) -> Floats:
         """x from weights and the dual's current multipliers; those that forbid a state go on to do so, as 0 in x."""
         x = np.concatenate([weights, self.part.multipliers[self._free]])
         free = self.split(x)[1]
-        self._impossible = free == -np.inf
+        self._impossible = np.flatnonzero(free == -np.inf)
         free[self._impossible] = 0.0
         return x
 
@@ -69,7 +69,8 @@ class JointObjective:
         """D and its gradient over (w, free d)."""
         dual, part, links = self.dual, self.part, self._links
         weights, free = self.split(x)
-        part.multipliers[self._free] = np.where(self._impossible, -np.inf, free)
+        part.multipliers[self._free] = free
+        part.multipliers[self._free[self._impossible]] = -np.inf
         if self._tied.size:
             part.set_weights(weights)
             states = links.hub_state[self._tied]
@@ -82,8 +83,9 @@ class JointObjective:
             part.multipliers[self._tied] = left
         self.last = dual.evaluate(weights)
         self.evaluations += 1
-        slope = np.where(self._impossible, 0.0, links.disagreement[self._free])
-        return self.last.value, np.concatenate([self.last.gradient, slope])
+        gradient = np.concatenate([self.last.gradient, links.disagreement[self._free]])
+        self.split(gradient)[1][self._impossible] = 0.0
+        return self.last.value, gradient
 
 
 class Joint:
