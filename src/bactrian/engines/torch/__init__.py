@@ -3,7 +3,8 @@
 Needs PyTorch, the extra ``torch``; nothing else in bactrian imports it.
 
 - :func:`learn` and :func:`infer` take a :class:`bactrian.GraphData` and work on ``device="cuda"`` or ``"cpu"``;
-- :class:`CamelLoss` is a ``torch.nn.Module`` that takes node and edge scores from a network.
+- :class:`CRF` is a ``torch.nn.Module`` that owns its tables and takes node scores from a network: exact in chains
+  (:mod:`.chains`), by message passing in grids and graphs (:mod:`.graphs`); :class:`CamelLoss` takes edge scores, too.
 
 Which route an evaluation takes
 -------------------------------
@@ -25,7 +26,7 @@ They differ in
   has a table of its own, the evaluation is in log space in any case;
 - **how it is launched**: on a GPU, ``learn`` and ``infer`` with one part start recorded launches
   (:class:`.stars.Recording`): of scores and moments where clusters must agree, and of sweeps and evaluations in
-  linear space without damping. All else, ``CamelLoss`` too, launches anew each time.
+  linear space without damping. ``CRF`` records whole calls whose shape comes again. All else launches anew each time.
 
 Messages are float64 or, with ``dtype="float32"``, single precision; evaluations are float64 in any case.
 """
