@@ -90,7 +90,8 @@ class Run:
         total_weight = total(context.communicator, data.total_weight)
         self.demands = Demands.of(settings.tolerance, settings.gap_tolerance, settings.prior.curvature, total_weight)
         self.interrupted: Status | None = None
-        self.stops_in_circles = False  # relinearisations that come no nearer to anything
+        #: Of two approximations' difference: the objective below which they mean nothing. Circles end it, too.
+        self.least_objective: float | None = None
         self.records: list[Record] = []
         self.signals = Signals(lambda: context.deadline.has_passed)
         self._iterations = 0
@@ -185,8 +186,11 @@ class Run:
             )
         )
         self._work = work
-        if self.stops_in_circles and self.interrupted is None and goes_in_circles(self.records):
-            self.interrupted = Status.ITERATION_LIMIT
+        if self.least_objective is not None and self.interrupted is None:
+            if result.objective < self.least_objective:
+                self.interrupted = Status.DIVERGED
+            elif goes_in_circles(self.records):
+                self.interrupted = Status.ITERATION_LIMIT
 
     def solve(self, inner: InnerSolver, junction: JunctionData | None = None) -> Solution:
         """The solution of a learner that solves one problem, from its initial weights."""

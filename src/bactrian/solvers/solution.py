@@ -26,6 +26,7 @@ class Status(enum.Enum):
     UNBOUNDED = "unbounded: some moments lie on the boundary, so weights grow without limit; add a prior"
     HELD_OUT = "stopped because the loss of held-out data no longer falls"
     FOLLOWED = "stopped after its first relinearisations, which prediction repeats"
+    DIVERGED = "diverged: by its approximations the known states are likelier than certain"
     UNRELIABLE = "message passing did not converge at some weights, so the gradient could not be trusted"
 
     def __str__(self) -> str:
@@ -46,6 +47,7 @@ _ADVICE = {
     "ITERATION_LIMIT": "raise max_iterations or tolerance",
     "TIME_LIMIT": "raise max_seconds or tolerance",
     "STALLED": "the weights are as good as rounding allows; raise tolerance, or scale features to about 1",
+    "DIVERGED": "choose method='convex', or a smaller prior_variance",
     "UNRELIABLE": "choose method='convex', or a smaller prior_variance",
 }
 
