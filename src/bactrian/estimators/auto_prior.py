@@ -10,7 +10,8 @@ held out, three times unless 200 graphs, or nodes of one, are a third, each fit 
 variance is walked up or down in half decades as long as the loss falls:
 
 1. the variance of scores of nodes, s, by their features alone;
-2. that of each kind of edges, given s;
+2. that of each kind of edges, given s; of chains and other trees by the loss of exact inference, where neighbours are
+   held out as well: beside true neighbours tables are too sure;
 3. s once more, now beside edges. Without neighbours weights are as large as they can be of use, and beside true
    neighbours, who leave less to say, smaller differences count; what is learned lies between, so the geometric mean of
    both is taken.
@@ -30,12 +31,14 @@ from typing import Any
 import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
+from bactrian.estimators.pairwise import is_forest
 from bactrian.estimators.priors import VARIANCE, Block, graph_blocks, variances
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.inputs import BundledRows, Inputs
 from bactrian.graphs.loglinear import Samples
 from bactrian.graphs.ragged import pointer
 from bactrian.graphs.scores import TiedTable
+from bactrian.inference.infer import graph_marginals
 from bactrian.parallel.threads import Deadline, Workers, single_threaded_blas
 from bactrian.solvers.lbfgs import InUnits, Memory, Step, minimise
 from bactrian.solvers.solution import ConvergenceWarning, Progress, Solution
@@ -54,8 +57,9 @@ FIELD_EDGES, _FIELD_START, _FIELD_RANGE, _ROWS, _FIELD_GAIN = 1.0, 0.1, (1e-4, 1
 _PULL = 3.0
 #: The part of ``max_seconds`` that it may take.
 _SHARE = 0.2
-#: Gain of a label's log loss in an iteration at which a fit ends, and iterations that it may take.
-_GAIN, _ITERATIONS = 1e-3, 60
+#: The part of its objective that a fit must gain in an iteration to go on, or in nats of a label, and iterations that it
+#: may take.
+_GAIN, _LEAST_GAIN, _ITERATIONS = 1e-3, 2e-4, 60
 
 
 def walked(loss: Callable[[float], float], start: float, usual: float, limits: tuple[float, float]) -> float:
@@ -145,13 +149,13 @@ def _chosen(trial: Trial, usual: dict[str, float], nodes: str) -> dict[str, floa
     """Variances of scores, walked to from the usual ones."""
     found = dict(usual)
 
-    def walk(name: str, limits: tuple[float, float], *, edges: bool) -> float:
-        return walked(lambda v: trial.loss({**found, name: v}, edges=edges), found[name], usual[name], limits)
+    def walk(name: str, limits: tuple[float, float], **how: bool) -> float:
+        return walked(lambda v: trial.loss({**found, name: v}, **how), found[name], usual[name], limits)
 
     alone = found[nodes] = walk(nodes, _NODE_RANGE, edges=False)
     if trial.has_edges:
         for name in usual:
-            found[name] = found[name] if name == nodes else walk(name, _EDGE_RANGE, edges=True)
+            found[name] = found[name] if name == nodes else walk(name, _EDGE_RANGE, edges=True, inferred=True)
         found[nodes] = (alone * walk(nodes, _NODE_RANGE, edges=True)) ** 0.5
     return found
 
@@ -314,7 +318,7 @@ class Trial:
         self, data: GraphData, variances: Callable[[dict[str, float]], Floats], workers: Workers, deadline: Deadline
     ) -> None:
         assert data.labels is not None
-        scores, self._variances, self._deadline = data.scores, variances, deadline
+        scores, self._variances, self._deadline, self._workers = data.scores, variances, deadline, workers
         chosen, fold, n_folds = divided(data)
         rows = scores.inputs.rows(chosen)
         rows = rows.multiplied_out() if isinstance(rows, BundledRows) else rows
@@ -333,6 +337,10 @@ class Trial:
         self.has_edges, self._n_weights = False, scores.n_weights
         self.held_out = [nodes[fold == f] for f in range(n_folds)]
         self.folds, self._starts = [], [np.zeros(0)] * n_folds
+        graph = np.repeat(np.arange(data.n_graphs), np.diff(data.node_pointer))
+        parts = [np.isin(graph, graph[held_out]) for held_out in self.held_out]
+        whole = sum(np.count_nonzero(part) for part in parts) <= data.n_nodes and is_forest(data.n_nodes, data.edges)
+        self._trees = [data.subset(part) for part in parts] if whole else []
         for f in range(n_folds):
             sides = []
             for part in (fold != f, fold == f):
@@ -358,8 +366,11 @@ class Trial:
         found[self._own[: self._starts[fold].size]] = self._starts[fold]
         return found
 
-    def loss(self, scores: dict[str, float], *, edges: bool) -> float:
-        """The loss of what is held out at variances of scores, without edges or with; fits start where the last did."""
+    def loss(self, scores: dict[str, float], *, edges: bool, inferred: bool = False) -> float:
+        """The loss of what is held out at variances of scores, without edges or with; fits start where the last did.
+
+        Where ``inferred``, neighbours' labels are not known but inferred, if whole trees are held out.
+        """
         size = self._own.size if edges else self._n_nodes
         precision, total = 1.0 / self._variances(scores)[self._own[:size]], 0.0
         for f, (train, test) in enumerate(self.folds):
@@ -368,11 +379,19 @@ class Trial:
             start = np.zeros(size)
             start[: self._starts[f].size] = self._starts[f][:size]
             self._starts[f] = self._fitted(train[edges], precision, start)
-            total += test[edges].loss(self._starts[f])
+            total += self._inferred_loss(f) if inferred and self._trees else test[edges].loss(self._starts[f])
         return total
 
+    def _inferred_loss(self, fold: int) -> float:
+        trees = self._trees[fold]
+        assert trees.labels is not None
+        found = graph_marginals(trees, self.weights(fold), "exact", n_threads=self._workers.n_threads).nodes
+        known, weights = trees.labels >= 0, np.repeat(trees.weights, np.diff(trees.node_pointer))
+        likely = np.maximum(found[known, trees.labels[known]], 1e-12)
+        return -float(weights[known] @ np.log(likely))
+
     def _fitted(self, train: Conditionals, precision: Floats, start: Floats) -> Floats:
-        active, last, most = self._active[: start.size], np.inf, _GAIN * float(train.weights.sum())
+        active, last, least = self._active[: start.size], np.inf, _LEAST_GAIN * float(train.weights.sum())
 
         def value_and_gradient(x: Floats) -> tuple[float, Floats]:
             value, gradient = train.value_and_gradient(x)
@@ -383,7 +402,7 @@ class Trial:
         def settled(step: Step) -> bool:
             nonlocal last
             gain, last = last - step.value, step.value
-            return gain < most
+            return gain < max(_GAIN * step.value, least)
 
         units = (self._scale[: start.size] + precision / max(1.0, float(train.weights.sum()))) ** -0.5
         memory = InUnits(Memory(5, start.size), units)

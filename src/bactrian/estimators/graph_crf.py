@@ -100,7 +100,7 @@ class GraphCRF(LearnedEstimator):
         (``bactrian.learners.diffusion``; ``method`` then has no effect, and learning stops when a round changes the
         objective by less than the share ``tolerance``). ``"auto"`` is ``"edges"``, except for a single graph without
         edge features whose labels are mostly unknown, if the parameters of the model have their defaults: there it
-        compares ``"edges"``, 0.1 and 0.3 by regressions of single nodes on held-out labels, and takes the likeliest.
+        compares ``"edges"``, 0.1 and 0.3 by held-out labels, and takes the likeliest.
         ``bactrian train`` always uses ``"edges"``.
     labels : sequence, optional
         All classes, if y may lack some of them.
