@@ -57,8 +57,7 @@ FIELD_EDGES, _FIELD_START, _FIELD_RANGE, _ROWS, _FIELD_GAIN = 1.0, 0.1, (1e-4, 1
 _PULL = 3.0
 #: The part of ``max_seconds`` that it may take.
 _SHARE = 0.2
-#: The part of its objective that a fit must gain in an iteration to go on, or in nats of a label, and iterations that it
-#: may take.
+#: The part of its objective, or nats of a label, that a fit must gain in an iteration to go on, and iterations at most.
 _GAIN, _LEAST_GAIN, _ITERATIONS = 1e-3, 2e-4, 60
 
 
