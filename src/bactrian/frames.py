@@ -64,6 +64,17 @@ def column_names(X: Any) -> list[str] | None:
     return names if names and all(isinstance(name, str) for name in names) else None
 
 
+def places(names: Sequence[str], expected: Sequence[str]) -> list[int]:
+    """Where the columns of fit are among those of a table; others are refused."""
+    for name in names:
+        if name not in expected:
+            raise ValueError(f"X has a column {name!r}, which fit did not have; expected {', '.join(expected)}")
+    for name in expected:
+        if name not in names:
+            raise ValueError(f"X has no column {name!r}, which fit had")
+    return [names.index(name) for name in expected]
+
+
 def kind_of_frame(X: Any) -> str:
     """The library that makes frames like X; ``"table"`` for a :class:`Table`."""
     if isinstance(X, Table):

@@ -149,3 +149,14 @@ def test_bad_input_is_refused():
         bt.MultiLabelCRF(edges="tree").fit(X, Y)
     with pytest.raises(ValueError, match="X has 2 features, but MultiLabelCRF is expecting 3"):
         bt.MultiLabelCRF().fit(X, Y).predict(X[:, :2])
+
+
+def test_columns_of_frames_are_found_by_name():
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(4)
+    X = pd.DataFrame(rng.normal(size=(60, 3)), columns=list("abc"))
+    Y = (X[["a", "b"]].to_numpy() > 0.0).astype(int)
+    crf = bt.MultiLabelCRF().fit(X, Y)
+    np.testing.assert_array_equal(crf.predict_proba(X[["c", "a", "b"]]), crf.predict_proba(X))
+    with pytest.raises(ValueError, match="X has no column 'b', which fit had"):
+        crf.predict(X[["a", "c"]])

@@ -25,7 +25,7 @@ from bactrian.arrays import Arrays, Floats, Ints, number_pairs, rectangular
 from bactrian.errors import ArgumentError, check_count
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.priors import Block, Fold, graph_folds
-from bactrian.frames import column_names
+from bactrian.frames import column_names, places
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.inputs import checked_rows
 from bactrian.inference.decode import decode
@@ -391,7 +391,9 @@ class MultiLabelCRF(LearnedEstimator):
 
     def _data(self, X: Any) -> GraphData:
         check_is_fitted(self, "weights_")
-        rows = _checked_columns(X)
+        rows, names = _checked_columns(X), column_names(X)
+        if names is not None and hasattr(self, "feature_names_in_"):
+            rows = rows[:, places(names, self.feature_names_in_.tolist())]
         if rows.shape[1] != self.n_features_in_:
             expected = f"but {type(self).__name__} is expecting {self.n_features_in_} features as input"
             raise ValueError(f"X has {rows.shape[1]} features, {expected}")
