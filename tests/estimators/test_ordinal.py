@@ -98,3 +98,41 @@ def test_summaries_have_the_log_odds_ratio_of_neighbouring_scores():
     step = np.diff(standard(4))[0] * np.diff(standard(3))[0]
     half = 1.959964 * step * field.standard_errors_[-1]
     np.testing.assert_allclose([found["low"][0], found["high"][0]], [ratio - half, ratio + half], rtol=1e-5)
+
+
+def test_edges_of_scores_are_selected():
+    """A chain of levels, beside one that skips a state and a column of words."""
+    rng, n = np.random.default_rng(7), 800
+    X = rng.integers(0, 5, (n, 8))
+    for v in range(1, 6):
+        X[:, v] = np.clip(X[:, v - 1] + rng.integers(-1, 2, n), 0, 4)
+    X[:, 6] = np.where(X[:, 6] == 2, 3, X[:, 6])  # a state in the middle that is not there
+    field = bt.MarkovRandomField("select", tables="ordinal", cardinalities=5).fit(X)
+    assert {tuple(edge) for edge in field.edges_.tolist()} == {(v, v + 1) for v in range(5)}
+    assert field.weights_.size == 8 * 5 + 5
+    assert "28 free weights" in field.selection_
+    pd = pytest.importorskip("pandas")
+    words = pd.DataFrame(X, columns=list("abcdefgh")).assign(h=np.array(["low", "no", "so"])[X[:, 0] // 2])
+    by_aic = bt.MarkovRandomField([("a", "c"), "select"], tables="ordinal", criterion="aic").fit(words)
+    assert ("a", "h") in {tuple(edge) for edge in by_aic.edges_.tolist()}
+    with pytest.raises(ValueError, match="edges = 'tree' needs tables='full' and no hidden variables"):
+        bt.MarkovRandomField("tree", tables="ordinal").fit(X)
+
+
+def test_variances_of_selected_scores_have_the_penalised_optimum():
+    """|w| / variance is n times the penalty, in the units of the scores; 5 weights for all of one word's scores."""
+    rng, n = np.random.default_rng(8), 150
+    X = rng.integers(0, 4, (n, 12))
+    for v in range(1, 12, 2):
+        X[:, v] = np.clip(X[:, v - 1] + rng.integers(-2, 3, n), 0, 3)
+    options = {"tables": "ordinal", "criterion": "aic", "method": "pseudolikelihood", "cardinalities": 4}
+    field = bt.MarkovRandomField("select", **options).fit(X)
+    steps = X - X.mean(axis=0)  # orthonormal scores are these over sqrt(5)
+    deviation = np.sqrt(np.mean(steps**2, axis=0) / 5.0)
+    a, b = field.edges_.T
+    penalty = field.path_["penalty"][int(np.argmin(field.path_["criterion"]))]
+    weights = np.abs(field.weights_[12 * 4 :])
+    slopes = weights / np.array(field.prior_variance_["edges"])
+    away = weights > 0.02
+    assert away.sum() >= 6
+    np.testing.assert_allclose((slopes / (4.0 * n * penalty * deviation[a] * deviation[b]))[away], 1.0, atol=0.12)

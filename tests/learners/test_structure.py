@@ -175,16 +175,30 @@ def test_penalised_optimum_meets_the_conditions_of_a_judge_with_tables_of_its_ow
 def test_tables_under_a_gaussian_prior_are_those_of_the_general_learner():
     X, weights = mixed_rows()
     X[X[:, 3] == 3, 3] = 2  # a state that is never seen
-    edges = np.array([[0, 1], [2, 1], [0, 3]])
-    variances = np.array([10.0, 10.0, 5.0, 3.0, 0.5, 2.0, 0.1])
-    per_weight = np.repeat(variances, np.concatenate([SIZES, SIZES[edges].prod(axis=1)]))
-    field = bt.MarkovRandomField(edges, cardinalities=SIZES)
+    X = np.insert(X, 1, 0, axis=1)  # and a variable of one state
+    sizes = np.insert(SIZES, 1, 1)
+    edges = np.array([[0, 2], [3, 2], [0, 4], [1, 3]])
+    variances = np.array([10.0, 2.0, 10.0, 5.0, 3.0, 0.5, 2.0, 0.1, 0.7])
+    per_weight = np.repeat(variances, np.concatenate([sizes, sizes[edges].prod(axis=1)]))
+    field = bt.MarkovRandomField(edges, cardinalities=sizes)
     data = field.encode(X, sample_weight=weights)
     expected = bt.learn(data, "pseudolikelihood", prior_variance=per_weight, tolerance=1e-9)
-    found = fit_tables(X, SIZES, weights, edges, variances, tolerance=1e-10, max_iterations=1000)
+    found = fit_tables(X, sizes, weights, edges, variances, tolerance=1e-10, max_iterations=1000)
     assert found.converged
     assert found.objective == pytest.approx(expected.objective, rel=1e-11)
     np.testing.assert_allclose(found.weights, expected.weights, atol=1e-6)
+
+
+def test_one_variance_for_all_edges_where_variables_follow_from_others():
+    """A column, its negation, and noise: the penalty that finds edges would hold their tables small."""
+    rng = np.random.default_rng(3)
+    first, noise = rng.integers(0, 2, (200, 6)), rng.integers(0, 2, (200, 4))
+    sure = bt.MarkovRandomField("select", criterion="aic").fit(np.hstack([first, 1 - first, first, noise]))
+    assert isinstance(sure.prior_variance_["edges"], float)
+    assert sure.prior_variance_["edges"] > 1.0
+    couplings, fields = sparse_ising(20, 25, rng)
+    loose = bt.MarkovRandomField("select", criterion="aic").fit(ising_rows(couplings, fields, 200, rng))
+    assert len(loose.prior_variance_["edges"]) == len(loose.edges_)
 
 
 def test_mutual_information_of_the_rows_that_have_both():

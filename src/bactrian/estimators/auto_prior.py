@@ -22,7 +22,6 @@ not matter. A pull to the variances that very few labels get, of three nats a de
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -32,16 +31,14 @@ import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.estimators.pairwise import is_forest
-from bactrian.estimators.priors import VARIANCE, Block, graph_blocks, variances
+from bactrian.estimators.priors import VARIANCE, graph_blocks, variances
 from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.inputs import BundledRows, Inputs
-from bactrian.graphs.loglinear import Samples
 from bactrian.graphs.ragged import pointer
 from bactrian.graphs.scores import TiedTable
 from bactrian.inference.infer import graph_marginals
 from bactrian.parallel.threads import Deadline, Workers, single_threaded_blas
 from bactrian.solvers.lbfgs import InUnits, Memory, Step, minimise
-from bactrian.solvers.solution import ConvergenceWarning, Progress, Solution
 
 #: Variance of scores of a node, and of an edge, where too few labels are known to choose one.
 NODES, EDGES = 30.0, 1.0
@@ -50,9 +47,6 @@ NODES, EDGES = 30.0, 1.0
 MOST, _FOLDS, _LEAST, _ENOUGH = 10_000, 3, 12, 200
 #: Range of variances of scores.
 _NODE_RANGE, _EDGE_RANGE = (0.03, 3e4), (0.01, 10.0)
-#: Variance of tables of a field's edges where too few rows are complete to choose one, the one from which it is walked,
-#: the range, rows that are looked at, and the part of its objective that a fit must gain in an iteration to go on.
-FIELD_EDGES, _FIELD_START, _FIELD_RANGE, _ROWS, _FIELD_GAIN = 1.0, 0.1, (1e-4, 10.0), 2_000, 3e-4
 #: Nats that a decade away from the usual variance costs, two decades four times that.
 _PULL = 3.0
 #: The part of ``max_seconds`` that it may take.
@@ -174,51 +168,6 @@ def sampled_places(sizes: Ints) -> Ints:
     order = np.random.default_rng(0).permutation(np.flatnonzero(sizes > 0))
     n = int((np.cumsum(sizes[order]) <= MOST).sum())
     return np.sort(order[: max(2, n)])
-
-
-def chosen_field_prior(
-    data: Samples,
-    blocks: Sequence[Block],
-    fit: Callable[..., Solution],
-    losses: Callable[[Ints, Floats], Floats],
-    seconds: float | None,
-) -> dict[str, float]:
-    """Variances of a field's variables, the usual one, and of its edges: by the loss of conditionals of other rows.
-
-    ``fit(samples, **options)`` maximises the pseudo-likelihood, with options of :func:`bactrian.learn`, and
-    ``losses(rows, weights)`` are those of each row. Rows in which a state is missing say nothing.
-    """
-    deadline, rng = Deadline(seconds), np.random.default_rng(0)
-    rows = rng.permutation(np.flatnonzero((data.X >= 0).all(axis=1) & (data.sample_weight > 0.0)))[:_ROWS]
-    prior = {"variables": VARIANCE, "edges": FIELD_EDGES}
-    if rows.size < _LEAST or not len(data.model.graph.clusters):
-        return prior
-    parts = [(rows[f::2], rows[1 - f :: 2]) for f in (0, 1)]
-    starts: list[Any] = [None, None]
-
-    def loss(variance: float) -> float:
-        total, prior["edges"] = 0.0, variance
-        for f, (train, test) in enumerate(parts):
-            own, last = data.sample_weight[train], np.inf
-
-            def settled(at: Progress) -> bool:
-                nonlocal last
-                gain, last = last - at.objective, at.objective
-                return gain < _FIELD_GAIN * at.objective
-
-            if deadline.has_passed:
-                return 0.0
-            solution = fit(
-                Samples(data.model, data.X[train], own), prior_variance=variances(prior, blocks), tolerance=1e-6,
-                max_iterations=_ITERATIONS, start=starts[f], callback=settled, max_seconds=deadline.left,
-            )  # fmt: skip
-            starts[f] = solution.weights
-            total += float(data.sample_weight[test] @ losses(data.X[test], solution.weights))
-        return total
-
-    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-        found = walked(loss, _FIELD_START, FIELD_EDGES, _FIELD_RANGE)
-    return {**prior, "edges": FIELD_EDGES if deadline.has_passed else found}
 
 
 # --- fits to parts of the labels ---

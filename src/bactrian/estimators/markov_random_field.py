@@ -15,10 +15,18 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Arrays, Bools, Floats, Ints
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_choice, check_number, warn
-from bactrian.estimators.auto_prior import chosen_field_prior, prior_seconds
 from bactrian.estimators.base import LearnedEstimator
+from bactrian.estimators.field_learning import (
+    HeldOutRows,
+    Joined,
+    best_of_starts,
+    check_edges,
+    is_by_rows,
+    joined,
+    learn_conditionals,
+)
 from bactrian.estimators.fitted_field import AnswerOptions, FieldModel, FittedField, answered
-from bactrian.estimators.network import Joined, check_edges, draw, interactions, is_by_rows, joined
+from bactrian.estimators.network import draw, interactions
 from bactrian.estimators.pairwise import (
     FIELD_NODE_FACTORS,
     TABLES,
@@ -31,7 +39,7 @@ from bactrian.estimators.pairwise import (
     checked_table,
     seen_cardinalities,
 )
-from bactrian.estimators.priors import N_FOLDS, VARIANCE, Block, Fold, variances
+from bactrian.estimators.priors import N_FOLDS, Block, Fold, variances
 from bactrian.estimators.uncertainty import Bootstrap, Contrasts, Covariance, LearnedRows, check_level, edge_table
 from bactrian.frames import (
     FRAMES,
@@ -46,15 +54,11 @@ from bactrian.frames import (
 from bactrian.graphs.graph import Domain
 from bactrian.graphs.loglinear import LogLinearModel, Samples
 from bactrian.inference.infer import OF_WEIGHTS
-from bactrian.learners.hidden import random_weights
-from bactrian.learners.learn import learn, with_lines
-from bactrian.learners.structure import fit_tables
 from bactrian.margins.fit import FittedMargins, MarginFit, Residuals, fit_margins
 from bactrian.margins.given import Marginal, check_entropy_weight, check_margins
 from bactrian.margins.problem import FitOptions
 from bactrian.margins.zones import Zones, check_zones, fit_all_zones
-from bactrian.parallel.threads import Deadline
-from bactrian.solvers.solution import AttainmentWarning, Callback, ConvergenceWarning, Solution, warn_stopped
+from bactrian.solvers.solution import AttainmentWarning, Callback, ConvergenceWarning, Solution
 
 #: What ``tables_`` of a field says that was learned from margins.
 MARGINS = "margins"
@@ -64,8 +68,10 @@ _WORTH_A_WORD = 0.01
 _MOST_WORK = 1e8
 #: Of that work, the part where edges were selected by pseudo-likelihood.
 _SELECTED = 0.1
-#: Starts where there are hidden variables, and nats by which objectives of the same optimum may differ.
-_STARTS, _SAME_OPTIMUM = 5, 0.01
+#: Starts where there are hidden variables.
+_STARTS = 5
+#: Rounds of annealing that may say whether a field is worse than independent variables.
+_JUDGED = 2
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -82,8 +88,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         variables in row order. ``"select"`` finds them (:mod:`bactrian.learners.structure`); behind pairs it finds the
         rest: ``[("age", "smoker"), "select"]``. ``"tree"`` is the tree of greatest likelihood. ``"auto"``, the default,
         is complete where exact learning takes it on and edges have at most 10 free weights or one for five rows (or
-        with hidden variables, or other tables), else ``"select"`` with the criterion ``"aic"``; ``selection_`` says
-        which.
+        with hidden variables, ``"shared"`` or ``"potts"`` tables), else ``"select"`` with the criterion ``"aic"``: it
+        predicts, where that of ``"select"`` finds edges. ``selection_`` says which.
     criterion : {"ebic", "aic", "cv", "stability"}, optional
         What selects edges: ``"ebic"``, the default of ``"select"``, is best at finding them, ``"aic"`` and ``"cv"``
         at predicting; ``"stability"`` bounds the number of false ones.
@@ -104,7 +110,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     prior_variance : "auto", float, mapping, "cv" or None
         Variance of the Gaussian prior. ``"auto"`` has 10 for the tables of variables, and chooses that of edges by the
         pseudo-likelihood of held-out samples (:doc:`/priors-and-tables`); edges that ``"aic"`` or ``"cv"`` selected
-        have those under which the pseudo-likelihood has the selected optimum. A mapping has one for each block:
+        have those under which the pseudo-likelihood has the selected optimum, unless one variance for all predicts
+        much better. A mapping has one for each block:
         ``{"variables": 10.0, "edges": 0.1}``, edges a number or a list with one for each.
         ``"cv"`` chooses it by cross-validation over samples, by the loss of every state given the others of its sample;
         if some are missing, only states with known neighbours count.
@@ -194,7 +201,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     _kept: FieldModel = field(init=False)  #: what is fixed before there are weights
     _margins: FittedMargins | None = field(init=False, default=None)
     _held: FittedField | None = field(init=False, default=None)  #: what answers questions; see :meth:`_field`
-    _chosen: dict[str, float] | None = field(init=False, default=None)  #: what ``prior_variance="auto"`` stands for
+    _chosen: dict[str, Any] | None = field(init=False, default=None)  #: what ``prior_variance="auto"`` stands for
+    _selected: Floats | None = field(init=False, default=None)  #: variances of edges that their selection found
     _unknown: bool = field(init=False, default=False)  #: whether states of the last samples were missing
     _edge_variances: Floats | None = field(init=False, default=None)  #: of the prior with which edges were selected
     _samples: Samples | None = field(init=False, default=None)  #: those of the last fit; in no file and no pickle
@@ -238,10 +246,12 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         if self.hidden:
             variables = variables.with_hidden(self.hidden)
             states = np.hstack([states, np.full((len(states), variables.n_hidden), -1)])
-        joined = self._joined(variables, states, sample_weight, again)
+        apart = PairwiseTables.of("full", variables, np.zeros((0, 2), dtype=np.int64))
+        weights = Samples(apart.model, states, sample_weight).sample_weight
+        rows = HeldOutRows(states, weights, self.n_threads, self.max_seconds)
+        joined = self._joined(variables, rows, again)
         check_tables_fit(self.tables, variables, joined.edges)
         tables = PairwiseTables.of(self.tables, variables, joined.edges, self.node_factors)
-        samples = Samples(tables.model, states, sample_weight)
         if not again:
             self._forget()
         elif not tables.is_like(self._kept.tables):
@@ -249,31 +259,25 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
                 "warm_start: edges, tables, node_factors or the numbers of states differ from those of the last fit; "
                 "give cardinalities= where later data may hold further states"
             )
+        self._selected = joined.variances
         self._keep(FieldModel(tables.model, variables, tables, kind_of_frame(X) if is_frame(X) else None))
-        self._unknown, self.total_ = bool((states < 0).any()), float(samples.sample_weight.sum())
+        self._samples = samples = Samples(tables.model, states, weights)
+        self._unknown, self.total_ = bool((states < 0).any()), float(weights.sum())
         if joined.why:
             self.selection_ = joined.why
-        if joined.selection is not None:
-            self.path_ = make_frame(self._kept.frames or "table", joined.selection.path)
-            self._edge_variances = joined.selection.variances
-        if self._edge_variances is None and isinstance(self.prior_variance, str) and self.prior_variance == "auto":
-            by = tables.blocks, self._pseudo_fit, tables.conditional_losses
-            self._chosen = chosen_field_prior(samples, *by, prior_seconds(self.max_seconds))
-        self._samples = samples
+        if joined.path is not None:
+            self.path_ = make_frame(self._kept.frames or "table", joined.path)
+        if isinstance(self.prior_variance, str) and self.prior_variance == "auto":
+            self._chosen = rows.chosen(tables, joined.variances)
         return samples
 
-    def _joined(self, variables: Variables, states: Ints, sample_weight: Any, again: bool) -> Joined:
+    def _joined(self, variables: Variables, rows: HeldOutRows, again: bool) -> Joined:
         """The pairs that are joined; with ``warm_start`` those of the last fit where they were found in rows."""
-        n = len(variables.names)
         if not is_by_rows(self.edges):
-            return Joined(checked_edges(variables.edges(self.edges), self.shape, n), "")
+            return Joined(checked_edges(variables.edges(self.edges), self.shape, len(variables.names)))
         if again:
-            return Joined(self._edges, getattr(self, "selection_", ""))
-        check_tables_fit(self.tables, variables, checked_edges("complete", None, n))
-        apart = Samples(PairwiseTables.of("full", variables, checked_edges([], None, n)).model, states, sample_weight)
-        simple = self.tables == "full" and not self.hidden
-        options: Any = {"seed": self.seed, "n_threads": self.n_threads, "max_seconds": self.max_seconds}
-        return joined(self.edges, self.criterion, variables, apart, simple=simple, most_work=_MOST_WORK, **options)
+            return Joined(self._edges, getattr(self, "selection_", ""), None, self._selected)
+        return joined(self.edges, self.criterion, self.tables, variables, rows, most_work=_MOST_WORK, seed=self.seed)
 
     def fit_marginals(
         self,
@@ -395,7 +399,6 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         self._kept, self._margins, self._held, self._samples, self._sure = kept, None, None, None, None
         for name in ("feature_names_in_", "residuals_", "starts_", "selection_", "path_"):  # of an earlier fit
             self.__dict__.pop(name, None)
-        self._edge_variances = None
         if kept.variables.seen.are_named:
             self.feature_names_in_ = np.array(kept.variables.seen.names, dtype=object)
 
@@ -415,14 +418,10 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     def _learner(self) -> Any:
         if self.device is not None and self.method != "auto":
             return self._learned_on_device
+        conditional = self.method == "auto" and self._options()["method"] == "pseudolikelihood" and not self.l1
+        if conditional and (self.device is None or self.tables_ == "full"):
+            return partial(learn_conditionals, self._pairwise, device=self.device)
         n = self.n_starts or (_STARTS if self.hidden else 1)
-        if (
-            self.method == "auto"
-            and self._options()["method"] == "pseudolikelihood"
-            and self.tables_ == "full"
-            and not self.l1
-        ):
-            return self._fit_tables
         return partial(self._best_of_starts, n) if n > 1 and self._unknown else super()._learner
 
     def _learned_on_device(self, data: Samples, **options: Any) -> Solution:
@@ -436,54 +435,10 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             node_factors=self.node_factors, device=self.device, **given,
         )  # fmt: skip
 
-    def _fit_tables(self, data: Samples, **options: Any) -> Solution:
-        """:func:`bactrian.learners.structure.fit_tables` where it applies; the general learner has the same optimum."""
-        assert self._kept.tables is not None
-        sizes, edges = self._kept.tables.sizes, self._kept.tables.edges
-        tables = np.cumsum([0, *sizes, *self._kept.tables.pair_sizes])[:-1]
-        prior = options.pop("prior_variance")
-        variances = np.broadcast_to(np.inf if prior is None else prior, self._n_weights())[tables]
-        if options.get("start") is not None or not np.isfinite(variances).all() or (sizes < 2).any():
-            return super()._learner(data, **options, prior_variance=prior)
-        limits = {name: options[name] for name in ("tolerance", "max_iterations", "max_seconds", "n_threads")}
-        if self.device is not None:
-            from bactrian.engines.torch.learn import conditionals_on
-
-            limits["place"] = partial(conditionals_on, device=self.device)
-        callback = with_lines(options["callback"], options["tolerance"], options["verbose"])
-        solution = fit_tables(data.X, sizes, data.sample_weight, edges, variances, **limits, callback=callback)
-        warn_stopped(solution)
-        return solution
-
-    def _pseudo_fit(self, data: Samples, start: Floats | None, **options: Any) -> Solution:
-        """Maximum pseudo-likelihood of complete rows, whatever the method is."""
-        options["n_threads"], tables = self.n_threads, self._kept.tables
-        if self.tables_ == "full" and tables is not None and (tables.sizes > 1).all():
-            return self._fit_tables(data, **options, verbose=0)
-        return learn(data, "pseudolikelihood", start=start, **options)
-
     def _best_of_starts(self, n: int, data: Samples, start: Floats | None = None, **options: Any) -> Solution:
-        """The best of ``n`` solutions, where some states were not seen."""
         if start is not None:
             return super()._learner(data, start=start, **options)
-        deadline, best, found = Deadline(options.pop("max_seconds")), None, []
-        for i in range(n):
-            if best is not None and deadline.has_passed:
-                break
-            at = random_weights(self._n_weights(), self.seed + i) if self.hidden or i else None
-            solution = super()._learner(data, start=at, **options, max_seconds=deadline.left)
-            found.append(solution.objective)
-            best = solution if best is None or solution.objective < best.objective else best
-        assert best is not None
-        self.starts_ = np.array(found)
-        again = int((self.starts_ <= best.objective + _SAME_OPTIMUM).sum())
-        if again == 1 < len(found):
-            warn(
-                f"only one of {len(found)} starts reached the least objective, {best.objective:.2f}; the others ended "
-                f"{np.sort(found)[1] - best.objective:.2g} to {max(found) - best.objective:.2g} above it (starts_). "
-                "A better optimum may exist: raise n_starts",
-                ConvergenceWarning,
-            )
+        best, self.starts_ = best_of_starts(n, super()._learner, not self.hidden, data, **options)
         return best
 
     def adopt(self, solution: Solution) -> Self:
@@ -506,7 +461,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             apart += float(seen @ np.log(seen))
         least, by = apart - _WORTH_A_WORD * rows.shape[1], self.inference_method_
         if joint < least and not self._field.partition_converged:  # by that of annealing, which costs more
-            found = self._field.mean_log_probability(rows, weights)
+            found = self._field.mean_log_probability(rows, weights, _JUDGED)
             joint, by = found if found.interval is None else found.interval[1], found.how.removeprefix("by ")
         if joint < least:
             others = " or ".join(repr(name) for name in ("pseudolikelihood", "trw") if name != self.method_)
@@ -549,15 +504,6 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
     def _blocks(self) -> list[Block]:
         return [] if self._kept.tables is None else self._kept.tables.blocks
 
-    def _prior(self) -> Any:
-        given = not (isinstance(self.prior_variance, str) and self.prior_variance == "auto")
-        if given or self._edge_variances is None:
-            return super()._prior()
-        # A likelihood sees an edge once, a pseudo-likelihood from both of its ends.
-        often = 1.0 if self._options()["method"] == "pseudolikelihood" else 2.0
-        edges = np.where(np.isnan(self._edge_variances), VARIANCE, often * self._edge_variances)
-        return {"variables": VARIANCE, "edges": edges.tolist()}
-
     def _folds(self, data: Samples) -> list[Fold]:
         """Folds over samples; the loss is that of every state given its neighbours, which needs no log Z."""
         tables = self._kept.tables
@@ -582,7 +528,10 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
 
     @property
     def _auto_prior(self) -> Any:
-        return self._chosen
+        if self._chosen is None or self._options()["method"] == "pseudolikelihood":
+            return self._chosen
+        edges = self._chosen["edges"]  # a likelihood sees one once, a pseudo-likelihood from both of its ends
+        return {**self._chosen, "edges": [2.0 * v for v in edges] if isinstance(edges, list) else edges}
 
     def check_params(self) -> None:
         """Check the parameters, before looking at any data."""

@@ -1,104 +1,14 @@
-"""The network of a field: which variables are joined, how strongly, and its picture."""
+"""The network of a field: how strongly variables are joined, and its picture."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from bactrian.arrays import Floats, Ints
-from bactrian.errors import ArgumentError, check_choice
-from bactrian.estimators.pairwise import checked_edges
-from bactrian.frames import has_names
-from bactrian.graphs.loglinear import Samples
-from bactrian.learners.structure import CRITERIA, Selection, basis, select, tree
-
-#: What ``edges`` may be instead of pairs; those that depend on the rows.
-WORDS, BY_ROWS = ("auto", "select", "tree", "complete", "grid"), ("auto", "select", "tree")
-#: Rows for each free weight of an edge that the complete graph needs, where it has more than so many of these.
-_ROWS_PER_WEIGHT, _FEW = 5, 10
-
-
-@dataclass(frozen=True)
-class Joined:
-    """Pairs of variables that are joined, and why."""
-
-    edges: Ints
-    why: str
-    selection: Selection | None = None
-
-
-def check_edges(edges: Any, criterion: Any) -> None:
-    """Check edges and criterion, before looking at any data."""
-    pairs, rest = _with_rest(edges)
-    if criterion is not None:
-        check_choice("criterion", criterion, CRITERIA)
-        if not (rest or (isinstance(edges, str) and edges in ("auto", "select"))):
-            raise ArgumentError("criterion", f"= {criterion!r} is for selected edges, found edges={edges!r}")
-    words = [pair for pair in pairs if isinstance(pair, str)] if isinstance(pairs, list | tuple) else []
-    if words:
-        raise ArgumentError("edges", f"must be pairs, perhaps followed by 'select', found {words[0]!r}")
-    if not (isinstance(pairs, str) and pairs in WORDS) and not has_names(pairs):
-        checked_edges(pairs, None, np.iinfo(np.int64).max)
-
-
-def is_by_rows(edges: Any) -> bool:
-    """Whether the edges depend on the rows."""
-    return _with_rest(edges)[1] or (isinstance(edges, str) and edges in BY_ROWS)
-
-
-def _with_rest(edges: Any) -> tuple[Any, bool]:
-    """Pairs without the word "select" at their end, and whether it was there."""
-    if isinstance(edges, list | tuple) and edges and isinstance(edges[-1], str) and edges[-1] == "select":
-        return list(edges[:-1]), True
-    return edges, False
-
-
-def joined(
-    edges: Any,
-    criterion: str | None,
-    variables: Any,
-    rows: Samples,
-    *,
-    simple: bool,
-    most_work: float,
-    seed: int,
-    n_threads: int | None,
-    max_seconds: float | None,
-) -> Joined:
-    """The edges of a field with these ``variables``, learned from ``rows``, whose model needs no edges yet.
-
-    ``simple``: whether every edge has a table of its own and no variable is hidden. ``most_work`` is that of exact
-    learning.
-    """
-    states, weights, sizes = rows.X, rows.sample_weight, rows.model.graph.cardinalities
-    pairs, rest = _with_rest(edges)
-    word = "select" if rest else edges if isinstance(edges, str) else ""
-    n, possible = sizes.size, np.stack(np.triu_indices(sizes.size, 1), axis=1).astype(np.int64)
-    n_weights = int((sizes[possible] - 1).prod(axis=1).sum())
-    of_pairs = f"of {len(possible)} pairs"
-    if word == "auto":
-        log_work = np.log(np.maximum(sizes, 1)).sum() + np.log(n + len(possible))
-        small = log_work <= np.log(most_work) and n_weights <= max(_FEW, weights.sum() / _ROWS_PER_WEIGHT)
-        if small or not simple:
-            return Joined(possible, f"complete: all {of_pairs[3:]}")
-        word, criterion = "select", criterion or "aic"
-    if not simple:
-        raise ArgumentError("edges", f"= {word!r} needs tables='full' and no hidden variables; give pairs")
-    if word == "tree":
-        found = tree(states, sizes, weights)
-        return Joined(found, f"tree: {len(found)} {of_pairs}")
-    given = checked_edges(variables.edges(pairs), None, n) if rest else np.zeros((0, 2), dtype=np.int64)
-    by = criterion or "ebic"
-    selection = select(states, weights, by, given=given, seed=seed, n_threads=n_threads, max_seconds=max_seconds)
-    also = f", {len(given)} of them given" if len(given) else ""
-    why = f"select: {len(selection.edges)} {of_pairs}{also}, by {by}; all pairs have {n_weights} free weights"
-    return Joined(selection.edges, f"{why} for {weights.sum():g} rows", selection)
-
-
-# --- how strongly ---
+from bactrian.learners.structure import basis
 
 
 def interactions(tables: list[Floats]) -> tuple[Floats, Floats]:
@@ -114,8 +24,6 @@ def interactions(tables: list[Floats]) -> tuple[Floats, Floats]:
         signs[e] = np.sign(by_number[0] @ table @ by_number[1])
     return norms, signs
 
-
-# --- the picture ---
 
 #: Rounds of the layout, and its first and last step.
 _ROUNDS, _FIRST, _LAST = 200, 0.15, 0.002

@@ -221,7 +221,7 @@ class PairwiseTables:
     def blocks(self) -> list[Block]:
         """Blocks of weights whose variances may differ."""
         edges = slice(self.n_of_variables, self.n_weights)
-        sizes = self.pair_sizes if self.kind == "full" else None
+        sizes = self.pair_sizes if self.kind in ("full", "ordinal") else None
         return [Block("variables", slice(0, self.n_of_variables)), Block("edges", edges, sizes=sizes)]
 
     @cached_property
@@ -282,25 +282,26 @@ class PairwiseTables:
 
     def known_around(self, states: Ints) -> Bools:
         """Which states of rows are known, and all of those next to them."""
-        known: Bools = states >= 0
-        found = known.copy()
-        for a, b in self.edges.tolist():
-            found[:, a] &= known[:, b]
-            found[:, b] &= known[:, a]
+        (a, b), n = self.edges.T, self.sizes.size
+        beside = sp.csr_array((np.ones(2 * a.size), (np.append(a, b), np.append(b, a))), shape=(n, n))
+        found: Bools = (states >= 0) & ((states < 0) @ beside == 0)
         return found
 
     def conditional_losses(self, states: Ints, weights: Floats) -> Floats:
         """- sum_v log p(x_v | all others) of each row, over states whose neighbours are known."""
         variables, pairs = self.split(weights)
-        scores = [np.tile(table, (states.shape[0], 1)) for table in variables]
+        first, shape = pointer(self.sizes), [states.shape[0], int(self.sizes.sum())]
+        coupling, seen = np.zeros([shape[1]] * 2), np.zeros(shape)
         for (a, b), table in zip(self.edges.tolist(), pairs, strict=True):
-            scores[a] += table.T[states[:, b]]
-            scores[b] += table[states[:, a]]
-        losses, counted = np.zeros(states.shape[0]), self.known_around(states)
-        for v, score in enumerate(scores):
-            loss = np.logaddexp.reduce(score, axis=1) - score[np.arange(states.shape[0]), states[:, v]]
-            losses += np.where(counted[:, v], loss, 0.0)
-        return losses
+            at = slice(first[a], first[a + 1]), slice(first[b], first[b + 1])
+            coupling[at] = table
+            coupling[at[::-1]] = table.T
+        row, v = np.nonzero(states >= 0)
+        seen[row, first[v] + states[row, v]] = 1.0
+        scores = seen @ coupling + np.concatenate(variables)
+        losses = np.logaddexp.reduceat(scores, first[:-1], axis=1)
+        losses -= np.add.reduceat(scores * seen, first[:-1], axis=1)
+        return np.asarray((losses * self.known_around(states)).sum(axis=1))
 
 
 def _basis(n_states: int, is_scored: bool = False) -> sp.csr_array:

@@ -4,7 +4,8 @@ Edge tables are gauge-fixed: with C_v an orthonormal basis of the vectors over t
 
     log p(x_v | others) = <C_v[x_v], a_v> - log sum_k exp <C_v[k], a_v>,    a_v = b_v + sum_u M_uv^T z_u / (s_u s_v)
 
-with z_u = C_u[x_u] less its mean and s_u its standard deviation, so that all tables M_uv are on one scale. Lee,
+with z_u = C_u[x_u] less its mean and s_u its standard deviation, so that all tables M_uv are on one scale. The first
+column of C_v has scores in equal steps; of variables whose tables have nothing but scores, M_uv is 0 elsewhere. Lee,
 Ganapathi and Koller (Efficient structure learning of Markov networks using L1-regularization, NIPS 2006) penalise the
 likelihood; here it is the pseudo-likelihood, per row, and as in Schmidt, Murphy, Fung and Rosales (CVPR 2008) a group
 is the table of an edge, df_uv its free entries:
@@ -37,7 +38,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -71,13 +74,11 @@ _PAIRS, _AGREED, _FALSE = 25, 0.9, 0.1
 _BLOCKS = 16
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(NamedTuple):
     """Edges that were selected, with what led to them."""
 
     edges: Ints  #: (n_edges, 2)
     path: dict[str, list[float]]  #: penalty, edges, pseudo_log_likelihood, criterion: a row per penalty
-    chosen: int  #: row of the path
     #: Per edge, of a Gaussian prior under which the pseudo-likelihood has the optimum of the path; NaN where the edge
     #: was given, None where the criterion fits the chosen edges again.
     variances: Floats | None
@@ -142,13 +143,16 @@ class Conditionals:
     known: Floats | None  #: (n, D) 1 where it is not missing; None where none is
     scale: Floats  #: (D,) s
     mean: Floats  #: (D,) of C_v[x_v]
+    used: Bools  #: (D,) whether tables have the column
     weights: Floats  #: (n,) of the rows, summing to 1
     total: float  #: number of rows
     workers: Workers
 
     @staticmethod
-    def of(states: Ints, sizes: Ints, weights: Floats, n_threads: int | None = None) -> Conditionals:
-        """Of rows of states of variables with at least two each."""
+    def of(
+        states: Ints, sizes: Ints, weights: Floats, n_threads: int | None = None, scored: Bools | None = None
+    ) -> Conditionals:
+        """Of rows of states; tables of ``scored`` variables have scores alone."""
         known = np.repeat(states >= 0, sizes - 1, axis=1).astype(np.float64)
         observed = np.hstack(
             [basis(k)[np.maximum(column, 0)] for column, k in zip(states.T, sizes.tolist(), strict=True)]
@@ -158,14 +162,14 @@ class Conditionals:
         share = known * weights[:, None]
         share /= share.sum(axis=0)
         mean = (share * observed).sum(axis=0)
-        centred = (observed - mean) * known
         owner = np.repeat(np.arange(sizes.size), sizes - 1)
-        variance = np.bincount(owner, (share * centred**2).sum(axis=0)) / (sizes - 1)
+        first = np.append(True, owner[1:] != owner[:-1])[: owner.size]
+        used = first | (True if scored is None else ~scored[owner])
+        centred = (observed - mean) * known * used
+        variance = np.bincount(owner, (share * centred**2).sum(axis=0)) / np.maximum(np.bincount(owner, used), 1.0)
         scale = np.where(variance > 0.0, np.sqrt(variance), 1.0)[owner]
-        seen = None if known.all() else known
-        return Conditionals(
-            sizes, observed, centred / scale, seen, scale, mean, weights / total, total, Workers(n_threads)
-        )
+        seen, workers = None if known.all() else known, Workers(n_threads)
+        return Conditionals(sizes, observed, centred / scale, seen, scale, mean, used, weights / total, total, workers)
 
     def weighted(self, weights: Floats) -> Conditionals:
         """The same parameters on rows with other weights."""
@@ -182,10 +186,22 @@ class Conditionals:
         """First column of each variable."""
         return np.concatenate([[0], np.cumsum(self.sizes - 1)[:-1]])
 
-    @property
+    @cached_property
     def owner(self) -> Ints:
         """Variable of each column."""
         return np.repeat(np.arange(self.sizes.size), self.sizes - 1)
+
+    @cached_property
+    def _fixed(self) -> Bools:
+        """Entries of tables that are 0, (D, D)."""
+        found: Bools = (self.owner[:, None] == self.owner) | ~(self.used[:, None] & self.used)
+        return found
+
+    @property
+    def freedom(self) -> Floats:
+        """Free entries of every table, (V, V)."""
+        columns = np.bincount(self.owner, self.used, self.sizes.size).astype(np.float64, copy=False)
+        return np.outer(columns, columns)
 
     @property
     def _uniform(self) -> Floats:
@@ -197,7 +213,7 @@ class Conditionals:
     def kinds(self) -> list[tuple[int, Ints]]:
         """Numbers of states, and the columns of the variables that have as many."""
         per_column = self.sizes[self.owner]
-        return [(int(k), np.flatnonzero(per_column == k)) for k in np.unique(self.sizes)]
+        return [(int(k), np.flatnonzero(per_column == k)) for k in np.unique(per_column)]
 
     def norms(self, tables: Floats) -> Floats:
         """Frobenius norm of every block, (V, V)."""
@@ -240,7 +256,7 @@ class Conditionals:
         value = sum(loss for loss, _, _ in found)
         slope = np.sum([part for _, _, part in found], axis=0)
         slope += slope.T.copy()
-        slope[self.owner[:, None] == self.owner] = 0.0
+        slope[self._fixed] = 0.0
         return value, np.sum([part for _, part, _ in found], axis=0), slope
 
     def point(self, bias: Floats, tables: Floats, step: float = 0.5) -> _Point:
@@ -259,10 +275,9 @@ class Conditionals:
 
 
 def basis(k: int) -> Floats:
-    """An orthonormal basis of the vectors over k states whose sum is 0: (k, k - 1), Helmert's."""
-    found = np.triu(np.ones((k, k - 1)))
-    found[np.arange(1, k), np.arange(k - 1)] = -np.arange(1.0, k)
-    return found / np.linalg.norm(found, axis=0)
+    """An orthonormal basis of the vectors over k states whose sum is 0: (k, k - 1), first scores in equal steps."""
+    columns = np.column_stack([np.ones(k), np.arange(k), np.eye(k, max(k - 2, 0))])
+    return np.linalg.qr(columns)[0][:, 1:]
 
 
 def _means(natural: Floats, k: int) -> tuple[Floats, Floats]:
@@ -362,18 +377,13 @@ class _Search:
     weights: Floats  #: 0 where a table is given, infinite where it must be 0
     deadline: Deadline
 
-    @property
-    def freedom(self) -> Floats:
-        """Free entries of every table, (V, V)."""
-        return np.outer(self.of.sizes - 1.0, self.of.sizes - 1.0)
-
     def edges(self, at: _Point) -> Bools:
         """Pairs whose tables are not 0, (V, V)."""
         return self.of.norms(at.tables) > 0.0
 
     def degrees_of_freedom(self, edges: Bools) -> float:
         """Free entries of the tables of edges."""
-        return 0.5 * float(self.freedom[edges].sum())
+        return 0.5 * float(self.of.freedom[edges].sum())
 
     def solve(self, start: _Point, penalty: float) -> _Point:
         """The optimum at a penalty."""
@@ -499,7 +509,7 @@ def _by_ebic(search: _Search, rows: _Rows) -> _Record:
     second = replace(search, weights=np.where(given, 0.0, weights))
     record, last, refitted = _Record.empty(), None, search.of.independent()
     of_one = chi2.sf(np.log(search.of.total) + 2.0 * _GAMMA * np.log(len(norms)), 1)
-    of_edge = chi2.isf(of_one, search.freedom)
+    of_edge = chi2.isf(of_one, search.of.freedom)
     for penalty, at in second.path():
         edges = search.edges(at) | given
         if last is not None and np.array_equal(edges, last):
@@ -542,24 +552,28 @@ def select(
     criterion: str,
     *,
     given: Ints | None = None,
+    scored: Ints | None = None,
     seed: int = 0,
     n_threads: int | None = None,
     max_seconds: float | None = None,
 ) -> Selection:
     """Edges of a pairwise field of these rows, (n, V) with -1 for missing cells; ``given`` ones are among them.
 
-    ``seed`` divides the rows for ``"cv"`` and ``"stability"``. Variables with a single observed state are not joined.
+    ``scored`` has the number of states of variables whose tables have scores, and 0 for others. ``seed`` divides the
+    rows for ``"cv"`` and ``"stability"``. Variables with a single observed state are not joined.
     """
     told = np.zeros((0, 2), dtype=np.int64) if given is None else given
     codes, seen = _codes_of_seen(states)
     number = np.flatnonzero([len(of) > 1 for of in seen])
     if number.size < 2:
-        return Selection(told, _Record.empty().path, -1, None)
+        return Selection(told, _Record.empty().path, None)
+    steps = np.zeros(len(seen), dtype=np.int64) if scored is None else scored
+    codes = np.where(steps > 0, states, codes)
     distinct, which = np.unique(codes[:, number], axis=0, return_inverse=True)
     rows = _Rows(which.ravel(), weights, len(distinct), np.random.default_rng(seed))
-    sizes = np.array([len(seen[v]) for v in number], dtype=np.int64)
-    of = Conditionals.of(distinct, sizes, rows.counts(), n_threads)
-    relative = np.sqrt(np.outer(sizes - 1.0, sizes - 1.0))
+    sizes = np.array([steps[v] or len(seen[v]) for v in number], dtype=np.int64)
+    of = Conditionals.of(distinct, sizes, rows.counts(), n_threads, steps[number] > 0)
+    relative = np.sqrt(of.freedom)
     np.fill_diagonal(relative, np.inf)
     place = np.full(len(seen), -1)
     place[number] = np.arange(number.size)
@@ -574,14 +588,15 @@ def select(
     _, first = np.unique(np.sort(both, axis=1), axis=0, return_index=True)
     edges = both[np.sort(first)]
     if criterion not in ("aic", "cv"):
-        return Selection(edges, record.path, record.chosen, None)
+        return Selection(edges, record.path, None)
     a, b = place[edges].T
     of_edges = np.full(len(edges), np.nan)
     free = (a >= 0) & (b >= 0) & (relative[a, b] > 0.0)
-    a, b, scale = a[free], b[free], of.scale[of.starts]
-    # |T| / variance of the one is, in rows, the penalty's slope of the other, where T = M / (s_u s_v).
+    a, b, scale = a[free], b[free], of.scale[of.starts] * np.sqrt(np.maximum(steps[number], 1))
+    # |T| / variance of the one is, in rows, the penalty's slope of the other, where T = M / (s_u s_v); scores of k
+    # states have the norm sqrt(k).
     of_edges[free] = of.norms(at.tables)[a, b] / (of.total * penalty * relative[a, b] * (scale[a] * scale[b]) ** 2)
-    return Selection(edges, record.path, record.chosen, of_edges)
+    return Selection(edges, record.path, of_edges)
 
 
 def _codes_of_seen(states: Ints) -> tuple[Ints, list[Ints]]:
