@@ -246,10 +246,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         if self.hidden:
             variables = variables.with_hidden(self.hidden)
             states = np.hstack([states, np.full((len(states), variables.n_hidden), -1)])
-        apart = PairwiseTables.of("full", variables, np.zeros((0, 2), dtype=np.int64))
-        weights = Samples(apart.model, states, sample_weight).sample_weight
-        rows = HeldOutRows(states, weights, self.n_threads, self.max_seconds)
-        joined = self._joined(variables, rows, again)
+        joined = self._joined(variables, states, sample_weight, again)
         check_tables_fit(self.tables, variables, joined.edges)
         tables = PairwiseTables.of(self.tables, variables, joined.edges, self.node_factors)
         if not again:
@@ -261,22 +258,26 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             )
         self._selected = joined.variances
         self._keep(FieldModel(tables.model, variables, tables, kind_of_frame(X) if is_frame(X) else None))
-        self._samples = samples = Samples(tables.model, states, weights)
-        self._unknown, self.total_ = bool((states < 0).any()), float(weights.sum())
+        self._samples = samples = Samples(tables.model, states, sample_weight)
+        self._unknown, self.total_ = bool((states < 0).any()), float(samples.sample_weight.sum())
         if joined.why:
             self.selection_ = joined.why
         if joined.path is not None:
             self.path_ = make_frame(self._kept.frames or "table", joined.path)
         if isinstance(self.prior_variance, str) and self.prior_variance == "auto":
+            rows = HeldOutRows(states, samples.sample_weight, self.n_threads, self.max_seconds)
             self._chosen = rows.chosen(tables, joined.variances)
         return samples
 
-    def _joined(self, variables: Variables, rows: HeldOutRows, again: bool) -> Joined:
+    def _joined(self, variables: Variables, states: Ints, sample_weight: Any, again: bool) -> Joined:
         """The pairs that are joined; with ``warm_start`` those of the last fit where they were found in rows."""
         if not is_by_rows(self.edges):
             return Joined(checked_edges(variables.edges(self.edges), self.shape, len(variables.names)))
         if again:
             return Joined(self._edges, getattr(self, "selection_", ""), None, self._selected)
+        apart = PairwiseTables.of("full", variables, np.zeros((0, 2), dtype=np.int64))
+        weights = Samples(apart.model, states, sample_weight).sample_weight
+        rows = HeldOutRows(states, weights, self.n_threads, self.max_seconds)
         return joined(self.edges, self.criterion, self.tables, variables, rows, most_work=_MOST_WORK, seed=self.seed)
 
     def fit_marginals(
