@@ -22,7 +22,7 @@ import numpy as np
 from bactrian.arrays import Floats, Ints
 from bactrian.errors import ArgumentError, check_choice, warn
 from bactrian.estimators.auto_prior import prior_seconds, walked
-from bactrian.estimators.pairwise import PairwiseTables, check_tables_fit, checked_edges
+from bactrian.estimators.pairwise import PairwiseTables, checked_edges
 from bactrian.estimators.priors import VARIANCE, variances
 from bactrian.frames import Variables, has_names
 from bactrian.graphs.loglinear import Samples
@@ -104,7 +104,6 @@ def joined(
     sizes, ordered = np.array(variables.cardinalities, dtype=np.int64), np.array(variables.are_ordered, dtype=bool)
     scored = np.where(ordered & (tables == "ordinal"), sizes, 0)
     possible = np.stack(np.triu_indices(sizes.size, 1), axis=1).astype(np.int64)
-    check_tables_fit(tables, variables, possible)
     n_weights, total = int(np.where(scored, 1, sizes - 1)[possible].prod(axis=1).sum()), rows.weights.sum()
     of_pairs, by = f"of {len(possible)} pairs", criterion or ("aic" if word == "auto" else "ebic")
     known = () if variables.n_hidden else ("full",) if word == "tree" else ("full", "ordinal")

@@ -275,6 +275,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
             return Joined(checked_edges(variables.edges(self.edges), self.shape, len(variables.names)))
         if again:
             return Joined(self._edges, getattr(self, "selection_", ""), None, self._selected)
+        check_tables_fit(self.tables, variables, checked_edges("complete", None, len(variables.names)))
         apart = PairwiseTables.of("full", variables, np.zeros((0, 2), dtype=np.int64))
         weights = Samples(apart.model, states, sample_weight).sample_weight
         rows = HeldOutRows(states, weights, self.n_threads, self.max_seconds)
