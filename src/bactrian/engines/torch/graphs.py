@@ -13,20 +13,18 @@ from __future__ import annotations
 
 import copy
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from dataclasses import replace
+from functools import cached_property, partial
 from threading import get_ident
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from bactrian.arrays import Bools, Ints, integers, number_pairs
 from bactrian.camel.camel import SHORTHAND
 from bactrian.camel.dual import larger
-from bactrian.engines.torch.batch import GraphBatch
-from bactrian.engines.torch.device import Needed, explain_memory, moved, state_bytes
+from bactrian.engines.torch.batch import GraphBatch, Layout, laid_out
+from bactrian.engines.torch.device import Needed, explain_memory, state_bytes
 from bactrian.engines.torch.stars import (
     FORBIDDEN,
     LINEAR,
@@ -38,7 +36,6 @@ from bactrian.engines.torch.stars import (
     settle,
 )
 from bactrian.errors import ArgumentError, warn
-from bactrian.graphs.graph import neighbours
 from bactrian.solvers.solution import ConvergenceWarning
 
 #: Learners whose entropy and consistency a loss takes.
@@ -47,8 +44,6 @@ METHODS = {name: SHORTHAND[name] for name in ("piecewise", "camel0", "convex", "
 RELINEARISATIONS = 2
 #: Step of a perturbation, and the tolerance of messages there.
 _STEP, _EXACT = 1e-4, 1e-11
-#: Batches of a layer whose layout is kept.
-_KEPT = 64
 #: Scores below the largest of a node by which a label counts as forbidden, and such entries of tables.
 _LOW = 0.25 * FORBIDDEN
 
@@ -201,154 +196,6 @@ class Graphs:
                 packed = packed[len(part) :]
             stars.load(*self._given(number, scores, tables))
             stars.turn(wide=wide)
-
-
-# --- from what a layer is given to graphs ---
-
-
-@dataclass
-class Layout:
-    """Graphs of a batch, laid out once, with what scores and labels on a device are indexed by."""
-
-    graphs: GraphBatch
-    shape: tuple[int, ...]  #: of the scores but for the labels
-    kept: Tensor  #: numbers of the nodes that the mask leaves, graph after graph
-    pairs: Tensor  #: (E, 2) ends of the edges of ``graphs``, as numbers of kept nodes
-    types: Tensor  #: (E,) their types
-    given: Tensor  #: (E, 2) which edge of those given an edge is, and which is its mirror image, or the same again
-    degrees: Tensor  #: (N, 1) edges around a kept node, 1 where there are none
-    mirrored: str  #: "none", "all" or "some" of the edges come both ways
-    recorded: dict[Any, tuple[Any, Any]] = field(default_factory=dict)  #: of calls that came before, by what they are
-
-    def tables(self, by_type: Tensor, by_edge: Tensor | None) -> Tensor:
-        """Tables of the types or edges of ``graphs``, from (T, K, K) and (E', K, K): means over both ways."""
-        if by_edge is None:
-            if self.mirrored == "none":
-                return by_type
-            means = 0.5 * (by_type + by_type.transpose(1, 2))
-            return means if self.mirrored == "all" else torch.cat([by_type, means])
-        there, back = self.given.T
-        shared = by_type[self.types % len(by_type)]
-        own, turned = shared + by_edge[there], (shared + by_edge[back]).transpose(1, 2)
-        return torch.where((there != back)[:, None, None], 0.5 * (own + turned), own)
-
-    def by_type_and_edge(self, tables: Tensor, n_types: int, n_edges: int | None) -> tuple[Tensor, Tensor]:
-        """The transpose of :meth:`tables`."""
-        if n_edges is None:
-            if self.mirrored != "none":
-                means = 0.5 * (tables[-n_types:] + tables[-n_types:].transpose(1, 2))
-                tables = means if self.mirrored == "all" else tables[:n_types] + means
-            return tables, tables.new_empty(0)
-        there, back = self.given.T
-        two = (there != back)[:, None, None]
-        own, turned = torch.where(two, 0.5 * tables, tables), torch.where(two, 0.5 * tables.transpose(1, 2), 0.0)
-        of_type = (self.types % n_types == torch.arange(n_types, device=tables.device)[:, None]).to(tables.dtype)
-        by_type = of_type @ (own + turned).flatten(1)
-        by_edge = tables.new_zeros(n_edges, *tables.shape[1:]).index_add_(0, there, own).index_add_(0, back, turned)
-        return by_type.view(n_types, *tables.shape[1:]), by_edge
-
-
-def laid_out(
-    shape: tuple[int, ...],
-    connectivity: int,
-    n_types: int,
-    device: torch.device,
-    *,
-    mask: Tensor | None,
-    edges: Tensor | None,
-    edge_types: Tensor | None,
-    batch: Tensor | None,
-) -> Layout:
-    """The layout of a batch, from a cache where the same was seen before; edges that come both ways are one.
-
-    ``connectivity`` are the neighbours of an inner pixel, 2 in chains and 0 in graphs; the types of edges given come
-    behind those of the grid or chain. For a mask, edges and the like on a GPU the host waits, once for all of them.
-    """
-    parts = [None if mask is None else mask.to(torch.bool), *(
-        None if part is None else part.to(torch.int64) for part in (edges, edge_types, batch)
-    )]  # fmt: skip
-    flat = [None if part is None else part.detach().reshape(-1).view(torch.uint8) for part in parts]
-    far = [part for part in flat if part is not None and part.device.type != "cpu"]
-    fetched = iter(torch.cat(far).cpu().split([len(part) for part in far]) if far else ())
-    there = [part if part is None or part.device.type == "cpu" else next(fetched) for part in flat]
-    content = tuple(None if part is None else part.numpy().tobytes() for part in there)
-    n_edges = 0 if edges is None else edges.shape[1]
-    return _laid_out(shape, connectivity, n_types, device, n_edges, content)
-
-
-@lru_cache(_KEPT)
-def _laid_out(
-    shape: tuple[int, ...],
-    connectivity: int,
-    n_types: int,
-    device: torch.device,
-    n_edges: int,
-    content: tuple[bytes | None, ...],
-) -> Layout:
-    n_nodes, mask = int(np.prod(shape)), content[0]
-    inside = np.ones(n_nodes, dtype=np.bool_) if mask is None else np.frombuffer(mask, np.bool_)
-    edges, types, batch = (None if part is None else np.frombuffer(part, np.int64) for part in content[1:])
-    if not inside.any():
-        raise ArgumentError(
-            *("scores", "must have at least one node") if mask is None else ("mask", "must keep at least one node")
-        )
-    if connectivity:
-        pairs, kinds, graph = _regular(shape, connectivity, inside)
-    else:
-        pairs, kinds = np.zeros((0, 2), dtype=np.int64), np.zeros(0, dtype=np.int64)
-        graph = np.zeros(n_nodes, dtype=np.int64) if batch is None else integers(batch, "batch", n_nodes)
-    if edges is not None:
-        own = number_pairs(edges.reshape(2, n_edges).T, n_nodes, "edges")
-        apart = graph[own[:, 0]] != graph[own[:, 1]]
-        if apart.any():
-            e = int(np.argmax(apart))
-            raise ArgumentError(
-                "edges", f"[:, {e}] = {tuple(own[e].tolist())} must join two different nodes of one graph"
-            )
-        first = connectivity // 2
-        which = np.zeros(len(own), dtype=np.int64)
-        if types is not None:
-            which = integers(types, "edge_types", len(own), below=n_types - first)
-        pairs, kinds = np.concatenate([pairs, own]), np.concatenate([kinds, first + which])
-    chosen = np.flatnonzero(inside[pairs].all(1))
-    low, high = np.sort(pairs[chosen], 1).T
-    keys = (low * n_nodes + high) * n_types + kinds[chosen]
-    _, seen, number = np.unique(keys, return_index=True, return_inverse=True)
-    given = np.stack([chosen[seen]] * 2, 1)
-    turned = pairs[chosen, 0] != pairs[given[number, 0], 0]
-    repeated = ~turned & (chosen != given[number, 0])
-    if repeated.any():
-        raise ArgumentError("edges", f"have {tuple(pairs[chosen[np.argmax(repeated)]].tolist())} more than once")
-    given[number[turned], 1] = chosen[turned]
-    given = given[np.argsort(graph[pairs[given[:, 0], 0]], kind="stable")]
-    both = given[:, 0] != given[:, 1]
-    mirrored = "none" if not both.any() else "all" if both.all() else "some"
-    kept = np.flatnonzero(inside)
-    kept = kept[np.argsort(graph[kept], kind="stable")]
-    renumbered = np.empty(n_nodes, dtype=np.int64)
-    renumbered[kept] = np.arange(len(kept))
-    graphs = GraphBatch(
-        renumbered[pairs[given[:, 0]]],
-        np.bincount(graph[kept], minlength=shape[0] if connectivity else int(graph.max()) + 1),
-        edge_types=kinds[given[:, 0]] + (n_types * both if mirrored == "some" else 0),
-        n_types=2 * n_types if mirrored == "some" else n_types,
-    )
-    degrees = np.maximum(1.0, np.bincount(graphs.edges.ravel(), minlength=graphs.n_nodes))[:, None]
-    arrays = (kept, graphs.edges, graphs.edge_types, given, degrees)
-    ends, pairs, types, given_on, around = (moved(torch.from_numpy(part), device) for part in arrays)
-    return Layout(graphs, shape, ends, pairs, types, given_on, around, mirrored)
-
-
-def _regular(shape: tuple[int, ...], connectivity: int, inside: Bools) -> tuple[Ints, Ints, Ints]:
-    """Edges of chains or grids, their types, and the graph of each node; in chains across what the mask leaves out."""
-    graph = np.repeat(np.arange(shape[0]), inside.size // shape[0])
-    if connectivity == 2:
-        kept = np.flatnonzero(inside)
-        pairs = np.stack([kept[:-1], kept[1:]], 1)[graph[kept[:-1]] == graph[kept[1:]]]
-        return pairs, np.zeros(len(pairs), dtype=np.int64), graph
-    pairs, kinds = neighbours(shape[1:], connectivity)
-    stacked = pairs + (inside.size // shape[0]) * np.arange(shape[0])[:, None, None]
-    return stacked.reshape(-1, 2), np.tile(kinds, shape[0]), graph
 
 
 # --- what autograd and the compiler know ---
