@@ -42,9 +42,10 @@ docs-without-torch: $(READY)-docs
 	$(BIN)/python -m sphinx -W --keep-going -q -t without_torch -D nb_execution_mode=off \
 		-d build/doctrees-without-torch docs build/docs-without-torch
 
-# By file, so that what the tests of a file share, kernels to compile among it, is made once.
+# By file, so that what the tests of a file share, kernels to compile among it, is made once. A killed worker is not
+# replaced, but fails the run: by file, pytest-xdist would wait for the new one for ever.
 test: lint
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "$(FAST)"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0 -m "$(FAST)"
 
 lint: $(READY)-dev
 	$(BIN)/ruff check .
