@@ -179,28 +179,6 @@ def test_the_installed_command_answers():
     assert done.stdout == f"bactrian {bactrian.__version__}\n"
 
 
-_LATER = """
-import sys
-from bactrian.cli import main
-
-sys.argv = ["bactrian", "--version"]
-try:
-    main()
-except SystemExit:
-    import sklearn.base
-    import scipy.stats as stats
-    print("scipy.stats._stats_py" in sys.modules)
-    print(stats.norm.cdf(0.0), stats.mode([1, 2, 2]).mode)
-    from scipy.stats import norm
-    print(norm is stats.norm, "scipy.stats._stats_py" in sys.modules)
-"""
-
-
-def test_statistics_are_imported_when_they_are_wanted():
-    done = subprocess.run([sys.executable, "-c", _LATER], capture_output=True, text=True, timeout=120)
-    assert done.stdout.splitlines()[1:] == ["False", "0.5 2", "True True"], done.stderr
-
-
 def test_warming_up_says_what_it_does(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["warm-up", "chains"])

@@ -14,10 +14,8 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 import typer
 from rich.console import Console
@@ -65,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the ``bactrian`` command."""
     infer_uai.is_alone = arguments is None
     if arguments is None:
-        _start_quickly()
+        gc.set_threshold(100_000)  # a short command drops little, and looking for it takes a tenth of its time
     _prepare_streams()
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
@@ -100,21 +98,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if arguments is None:
         gc.freeze()  # else the interpreter looks for garbage among all that it is about to drop
     sys.exit(code or 0)
-
-
-def _start_quickly() -> None:
-    """Halve the time of a short command: import SciPy's statistics on demand, and collect garbage less often."""
-    sys.modules.setdefault("scipy.stats", _Later("scipy.stats"))  # scikit-learn imports it; no command needs it
-    gc.set_threshold(100_000)
-
-
-class _Later(ModuleType):
-    """A module that is imported when an attribute is first used."""
-
-    def __getattr__(self, name: str) -> Any:
-        if sys.modules.get(self.__name__) is self:
-            del sys.modules[self.__name__]
-        return getattr(import_module(self.__name__), name)
 
 
 def _prepare_streams() -> None:
