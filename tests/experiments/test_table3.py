@@ -48,7 +48,6 @@ SMALL = ScoreSettings(
         BoostingSettings(rounds=5, trees=8, least_leaf=4, n_features=20, learning_rate=0.3, linear_penalty=10.0),
     ),
     n_folds=2,
-    stages=1,
 )
 COLOURS = np.array(
     [[120, 80, 60], [240, 230, 180], [60, 90, 160], [250, 250, 255], [50, 120, 40], [170, 130, 80], [130, 190, 250]]

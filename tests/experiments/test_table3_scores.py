@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bactrian.experiments.table3.classifiers import BoostedClassifiers, BoostingSettings, binary_losses
-from bactrian.experiments.table3.node_scores import image_folds, node_scores, with_opinions
+from bactrian.experiments.table3.node_scores import image_folds, node_scores
 from bactrian.experiments.table3.pictures import class_colours, label_picture, uncertainty
 
 SMALL = BoostingSettings(
@@ -93,12 +93,6 @@ def test_folds_part_the_images():
     assert sorted(np.concatenate(folds).tolist()) == list(range(10))
     with pytest.raises(ValueError, match="n_folds must lie between 2 and the 3 training images, found 4"):
         image_folds(3, 4, 0)
-
-
-def test_opinions_are_probabilities_and_their_means():
-    scores = np.array([[0.0, 0.0], [np.log(3.0), 0.0]])
-    found = with_opinions(np.ones((2, 1)), scores, [np.array([[0.0, 1.0], [1.0, 0.0]])])
-    np.testing.assert_allclose(found, [[1, 0.5, 0.5, 0.75, 0.25], [1, 0.75, 0.25, 0.5, 0.5]], rtol=1e-6)
 
 
 def test_the_linear_classifier_minimises_penalised_loss():

@@ -347,7 +347,7 @@ def adjacency_means(values: Floats, edges: Ints, weights: Floats) -> Floats:
     return _rows_to_one(matrix) @ values
 
 
-def window_weights(centre: Floats, size: Floats, shape: tuple[int, int]) -> dict[str, Floats]:
+def window_weights(centre: Floats, size: Floats, shape: tuple[int, ...]) -> dict[str, Floats]:
     """Weights (n, n) of every window by name: Gaussian rings, sides, bands of rows and columns, the image.
 
     ``centre`` (n, 2) are rows and columns as parts of height and width.
@@ -364,7 +364,7 @@ def window_weights(centre: Floats, size: Floats, shape: tuple[int, int]) -> dict
     return {name: _rows_to_one(matrix * size + 1e-12) for name, matrix in weights.items()}
 
 
-def look_alike_weights(centre: Floats, size: Floats, shape: tuple[int, int], colour: Floats) -> Floats:
+def look_alike_weights(centre: Floats, size: Floats, shape: tuple[int, ...], colour: Floats) -> Floats:
     """Weights (n, n) of superpixels that are near and of like colour: a mean over them is one of a region.
 
     ``colour`` (n, 4) are means of L, a and b, and the deviation of L.
@@ -404,26 +404,16 @@ def superpixel_features(
     around = adjacency_means(look, image.adjacency.edges, image.adjacency.boundary_length)
     layout = np.concatenate([own.colour[:, _LAYOUT_COLOUR], own.texture[:, _LAYOUT_TEXTURE]], axis=1)
     parts = [own.own, around, own.colour - around[:, : own.colour.shape[1]], _ranks(own)]
-    windows = context_windows(image, own)
+    shape = image.segments.shape
+    windows = window_weights(own.centre, own.size, shape)
+    windows["beside"] = 0.5 * (windows.pop("left") + windows.pop("right"))  # photographs have no side
     for weights in windows.values():
         means = weights @ layout
         parts += [means, own.colour[:, :3] - means[:, :3]]
     parts += [windows["image"] @ own.textons, windows["image"] @ own.colours]
-    parts.append(look_alikes(image, own) @ np.concatenate([own.own, own.structure], axis=1))
+    alike = look_alike_weights(own.centre, own.size, shape, own.colour[:, _LIKENESS])
+    parts.append(alike @ np.concatenate([own.own, own.structure], axis=1))
     return np.concatenate(parts, axis=1).astype(np.float32)
-
-
-def context_windows(image: SegmentedImage, own: Appearance) -> dict[str, Floats]:
-    """Weights of the windows around each superpixel; left and right are joined, for photographs have no side."""
-    windows = window_weights(own.centre, own.size, (image.segments.shape[0], image.segments.shape[1]))
-    windows["beside"] = 0.5 * (windows.pop("left") + windows.pop("right"))
-    return windows
-
-
-def look_alikes(image: SegmentedImage, own: Appearance) -> Floats:
-    """Weights (n, n) of the superpixels near and like each of them."""
-    shape = (image.segments.shape[0], image.segments.shape[1])
-    return look_alike_weights(own.centre, own.size, shape, own.colour[:, _LIKENESS])
 
 
 def _ranks(own: Appearance) -> Floats:

@@ -20,17 +20,10 @@ from threadpoolctl import threadpool_limits
 
 from bactrian.arrays import Arrays, Bools, Floats, Ints
 from bactrian.experiments.paper_table import Tell
-from bactrian.experiments.table3.appearance import (
-    TextonVocabulary,
-    adjacency_means,
-    appearance,
-    context_windows,
-    look_alikes,
-    superpixel_features,
-)
+from bactrian.experiments.table3.appearance import TextonVocabulary, superpixel_features
 from bactrian.experiments.table3.cache import ArrayCache, arrays_checksum
 from bactrian.experiments.table3.classifiers import KINDS, BoostingSettings
-from bactrian.experiments.table3.node_scores import NodeScores, node_scores, with_opinions
+from bactrian.experiments.table3.node_scores import node_scores
 from bactrian.graphs.graph_data import GraphData
 from bactrian.vision.superpixels import SegmentedImage, segment_image, superpixels
 
@@ -122,7 +115,6 @@ class ScoreSettings:
     n_structures: int = 100
     context: bool = True  #: whether features tell of a superpixel's surroundings
     boosting: tuple[BoostingSettings, ...] = (BoostingSettings(),)
-    stages: int = 1  #: 2: a second stage that sees the first one's opinions of the surroundings
     n_folds: int = 4
     kind: str = "chosen"  #: that with the least out-of-fold loss; or boosted, linear, or blend
     seed: int = 0
@@ -130,8 +122,6 @@ class ScoreSettings:
     def __post_init__(self) -> None:
         if self.kind not in (*KINDS, "chosen"):
             raise ValueError(f"kind must be one of {', '.join(KINDS)} or chosen, found {self.kind!r}")
-        if self.stages not in (1, 2):
-            raise ValueError(f"stages must be 1 or 2, found {self.stages}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,10 +258,11 @@ def score_split(
 ) -> ScoredSplit:
     """Superpixels, features and node scores of one split; nothing is learned or chosen from its test images."""
     train, test = (segment_all(corel, numbers, settings, cache) for numbers in (split.train, split.test))
-
-    stored = _scores(
-        train, test, [*_made_by(), corel.checksum, split.train.tolist(), split.test.tolist()], settings, cache, tell
-    )
+    made_from = {name: value for name, value in asdict(settings).items() if name != "kind"}
+    key = [*_made_by(), corel.checksum, split.train.tolist(), split.test.tolist(), made_from]
+    # Libraries with threads of their own round sums differently for each number of threads.
+    with threadpool_limits(1):
+        stored = cache.get("scores", key, partial(_scores, train, test, settings, tell))
     losses = dict(zip(KINDS, stored["losses"].tolist(), strict=True))
     kind = min(losses, key=lambda one: losses[one]) if settings.kind == "chosen" else settings.kind
     return ScoredSplit(
@@ -285,33 +276,9 @@ def score_split(
 
 
 def _scores(
-    train: list[SegmentedImage],
-    test: list[SegmentedImage],
-    key: list[Any],
-    settings: ScoreSettings,
-    cache: ArrayCache,
-    tell: Tell | None,
+    train: list[SegmentedImage], test: list[SegmentedImage], settings: ScoreSettings, tell: Tell | None
 ) -> Arrays:
-    """Scores of the last stage, each stage from the cache where it is there."""
-    first: Arrays | None = None
-    for stage in range(1, settings.stages + 1):
-        kept = {name: value for name, value in asdict(settings).items() if name != "kind"}
-        made = partial(_stage, train, test, first, settings, tell)
-        # Libraries with threads of their own round sums differently for each number of threads.
-        with threadpool_limits(1):
-            first = cache.get("scores", [*key, {**kept, "stages": stage}], made)
-    assert first is not None
-    return first
-
-
-def _stage(
-    train: list[SegmentedImage],
-    test: list[SegmentedImage],
-    first: Arrays | None,
-    settings: ScoreSettings,
-    tell: Tell | None,
-) -> Arrays:
-    """Scores from features and, in a second stage, from the ``first`` one's opinions."""
+    """Node scores, and what was chosen for them, as arrays."""
     vocabulary = TextonVocabulary.learn(
         [image.image for image in train],
         n_textons=settings.n_textons,
@@ -319,14 +286,7 @@ def _stage(
         n_structures=settings.n_structures,
         seed=settings.seed,
     )
-    everything = [*train, *test]
-    features = [superpixel_features(image, vocabulary, context=settings.context) for image in everything]
-    if first is not None:
-        opinions = _split(np.concatenate([first["out-of-fold blend"], first["other blend"]]), everything)
-        features = [
-            with_opinions(own, opinion, _windows(image, vocabulary))
-            for own, opinion, image in zip(features, opinions, everything, strict=True)
-        ]
+    features = [superpixel_features(image, vocabulary, context=settings.context) for image in (*train, *test)]
     scores = node_scores(
         features[: len(train)],
         [image.labels for image in train if image.labels is not None],
@@ -334,13 +294,9 @@ def _stage(
         n_labels=len(CLASSES),
         candidates=settings.boosting,
         n_folds=settings.n_folds,
-        seed=settings.seed + (first is not None),
+        seed=settings.seed,
         tell=tell,
     )
-    return _arrays(scores)
-
-
-def _arrays(scores: NodeScores) -> Arrays:
     arrays: Arrays = {}
     for kind in KINDS:
         arrays[f"in-fold {kind}"] = np.concatenate(scores.in_fold[kind])
@@ -351,13 +307,6 @@ def _arrays(scores: NodeScores) -> Arrays:
     arrays["rounds"] = np.array(scores.rounds)
     arrays["settings"] = np.array(str(scores.settings))
     return arrays
-
-
-def _windows(image: SegmentedImage, vocabulary: TextonVocabulary) -> list[Floats]:
-    around = image.adjacency
-    own = appearance(image.image, image.segments, vocabulary)
-    neighbours = adjacency_means(np.eye(image.n_superpixels), around.edges, around.boundary_length)
-    return [neighbours, look_alikes(image, own), *context_windows(image, own).values()]
 
 
 def _split(stacked: Floats, images: Sequence[SegmentedImage]) -> list[Floats]:

@@ -3,9 +3,6 @@
 Out-of-fold scores of a training image come from classifiers that saw none of its superpixels, so they look like scores
 of new images, while in-fold scores look better than they are. Folds are groups of images. The number of boosting rounds
 is where the out-of-fold loss is least.
-
-A second stage gives the classifiers, beside the features, the first stage's opinions of the surroundings (relative
-location, Gould and others, IJCV 2008; auto-context, Tu, CVPR 2008), for training images the out-of-fold ones.
 """
 
 from __future__ import annotations
@@ -20,9 +17,6 @@ from numpy.typing import NDArray
 from bactrian.arrays import Floats, Ints
 from bactrian.experiments.paper_table import Tell
 from bactrian.experiments.table3.classifiers import KINDS, BoostedClassifiers, BoostingSettings, binary_losses, kinds_of
-
-#: Weights (n, n) of an image's superpixels around each of them, by name.
-Windows = Sequence[Floats]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,14 +96,6 @@ def node_scores(
         kind_losses={kind: float(binary_losses(out[kind][known], truth[known]).sum()) for kind in KINDS},
         accuracies={kind: float(np.mean(out[kind][known].argmax(axis=1) == truth[known])) for kind in KINDS},
     )
-
-
-def with_opinions(features: NDArray[Any], scores: Floats, windows: Windows) -> NDArray[np.float32]:
-    """Features with the scores as probabilities: a superpixel's own and their means over its windows."""
-    positive = np.exp(scores - scores.max(axis=1, keepdims=True))
-    opinion = positive / positive.sum(axis=1, keepdims=True)
-    parts = [features, opinion, *(weights @ opinion for weights in windows)]
-    return np.concatenate(parts, axis=1).astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)

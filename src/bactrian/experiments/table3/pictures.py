@@ -1,16 +1,12 @@
-"""Pictures: segmentations side by side, with a legend of classes, and maps of uncertainty. Needs matplotlib."""
+"""Segmentations as pictures: colours of classes, labels painted over an image, and uncertainty."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from bactrian.arrays import Floats
-
-if TYPE_CHECKING:
-    pass
-
 
 #: Colours of classes, told apart by people who confuse red and green (Okabe and Ito 2008).
 PALETTE = ("#000000", "#e69f00", "#0072b2", "#f0e442", "#009e73", "#d55e00", "#56b4e9", "#cc79a7")

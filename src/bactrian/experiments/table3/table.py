@@ -79,7 +79,6 @@ _QUICK = Table3Settings(
         n_structures=8,
         boosting=(BoostingSettings(rounds=5, trees=8, least_leaf=4, n_features=20, learning_rate=0.3),),
         n_folds=2,
-        stages=1,
     ),
     n_drawn=8,
     n_train=4,
