@@ -23,17 +23,12 @@ from sklearn.utils.validation import check_is_fitted
 from bactrian.arrays import Bools, Floats
 from bactrian.errors import check_count, check_flag, check_number, warn
 from bactrian.estimators.base import OF_HERE, restored_model, saved_model
-from bactrian.estimators.labelled_sequences import (
-    EdgesGiven,
-    of_all_labels,
-    sums_over_labels,
-)
+from bactrian.estimators.labelled_sequences import EdgesGiven, of_all_labels, sums_over_labels
 from bactrian.estimators.labellings import Labellings
 from bactrian.estimators.labels import accuracy, listed_labels
 from bactrian.estimators.saving import SavedModel, read_model, write_saved
 from bactrian.estimators.sequences import LinearChainCRF
 from bactrian.graphs.graph_data import GraphData
-from bactrian.graphs.inputs import BundledRows
 from bactrian.inference.decode import decode
 from bactrian.learners.learn import learn
 from bactrian.solvers.solution import Progress, Solution, Status
@@ -426,8 +421,6 @@ class _TrainingLog:
 
 def _ones(inputs: Any) -> Any:
     """The same entries, each 1, those of value 0 included."""
-    if isinstance(inputs, BundledRows):
-        return BundledRows(_ones(inputs.own), _ones(inputs.use), _ones(inputs.bundles))
     if not sp.issparse(inputs):
         return np.ones_like(inputs)
     return sp.csr_array((np.ones(inputs.nnz), inputs.indices, inputs.indptr), shape=inputs.shape)

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Arrays, Floats
 from bactrian.errors import ArgumentError, check_flag
-from bactrian.estimators.held_out import PATIENCE, HeldOut, check_given_together
+from bactrian.estimators.held_out import PATIENCE, HeldOut
 from bactrian.estimators.priors import VARIANCE, Block, Fold, cross_validated, is_by_block, variances
 from bactrian.estimators.saving import SavedModel, read_model, write_saved
 from bactrian.learners.agreement import can_follow
@@ -180,7 +180,9 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         **given_dev: Any,
     ) -> Self:
         """Encode, learn and adopt, watching held-out data; where anything fails the estimator stays as it was."""
-        check_given_together(X_dev, y_dev)
+        if (X_dev is None) != (y_dev is None):
+            there, missing = ("X_dev", "y_dev") if y_dev is None else ("y_dev", "X_dev")
+            raise ArgumentError(missing, f"must be given where {there} is")
         before = self.__dict__.copy()
         start = {"start": self.weights_} if self.warm_start and hasattr(self, "weights_") else {}
         try:

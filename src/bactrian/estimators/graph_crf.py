@@ -158,6 +158,7 @@ class GraphCRF(LearnedEstimator):
     """
 
     _block_names: ClassVar = BLOCKS
+    _tables: ClassVar = ("tables",)
     _newer_params: ClassVar = ("neighbours",)
 
     method: Any = CONVEX

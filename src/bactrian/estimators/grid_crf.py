@@ -79,6 +79,7 @@ class_weight, inference, inference_options, seed, warm_start, verbose, device
     """
 
     _block_names: ClassVar = BLOCKS
+    _tables: ClassVar = ("tables",)
 
     method: Any = CONVEX
     tolerance: float = 1e-3

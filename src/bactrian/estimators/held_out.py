@@ -17,13 +17,6 @@ from bactrian.solvers.solution import Callback, ConvergenceWarning, Progress, So
 EVERY, PATIENCE = 5, 5
 
 
-def check_given_together(X_dev: Any, y_dev: Any) -> None:
-    """Refuse held-out data without labels, and labels without data."""
-    if (X_dev is None) != (y_dev is None):
-        there, missing = ("X_dev", "y_dev") if y_dev is None else ("y_dev", "X_dev")
-        raise ArgumentError(missing, f"must be given where {there} is")
-
-
 def checked_codes(codes: Ints) -> Ints:
     """Numbers of held-out labels, at least one of which must be known."""
     if not (codes >= 0).any():

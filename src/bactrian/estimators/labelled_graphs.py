@@ -12,12 +12,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from bactrian.arrays import Arrays, check_minus_one, nonnegative_weights
 from bactrian.camel.camel import Camel
-from bactrian.errors import ArgumentError, check_choice, check_flag, check_number
+from bactrian.errors import ArgumentError, check_choice, check_number
 from bactrian.estimators.auto_prior import auto_prior
 from bactrian.estimators.graph_inputs import StackedGraphs, by_node, node_weights, weight_layers
-from bactrian.estimators.labelled_nodes import ON_DEVICE, OPTIONS_ON_DEVICE, FittedNodes
+from bactrian.estimators.labelled_nodes import OPTIONS_ON_DEVICE, FittedNodes, check_node_params
 from bactrian.estimators.labels import (
-    check_class_weight,
     checked_labels,
     class_weights,
     codes_of,
@@ -27,8 +26,7 @@ from bactrian.estimators.labels import (
     unknown_label,
 )
 from bactrian.estimators.priors import Block, graph_blocks
-from bactrian.graphs.graph_data import NODE_FACTORS, GraphData
-from bactrian.graphs.scores import TYINGS
+from bactrian.graphs.graph_data import GraphData
 from bactrian.inference.infer import OF_WEIGHTS, check_inference
 from bactrian.learners.diffusion import diffused
 from bactrian.learners.learn import matched_inference
@@ -49,18 +47,14 @@ _FEW = 0.5
 
 def check_graph_params(crf: Any) -> None:
     """Check the parameters of estimators of graphs and grids."""
-    check_choice("node_factors", crf.node_factors, NODE_FACTORS)
-    check_class_weight(crf.class_weight)
+    check_node_params(crf)
     check_choice("inference", crf.inference, ("matched", *OF_WEIGHTS))
     if crf.inference_options is not None and not isinstance(crf.inference_options, Mapping):
         raise TypeError(f"inference_options must be a dict, found {type(crf.inference_options).__name__}")
     method = matched_inference(crf.method)[0] if crf.inference == "matched" else crf.inference
     check_inference(method, crf.inference_options or {})
-    crf._check_device(("matched", *ON_DEVICE))
     if crf.device is not None and {*(crf.inference_options or {})} - OPTIONS_ON_DEVICE:
         raise ArgumentError("inference_options", f"must be of {', '.join(sorted(OPTIONS_ON_DEVICE))} on a device")
-    check_choice("tables", crf.tables, TYINGS)
-    check_flag("fit_intercept", crf.fit_intercept)
     if crf.labels is not None and label_array(crf.labels, "labels").size == 0:
         raise ValueError("labels must name at least one class")
 

@@ -11,9 +11,11 @@ import numpy as np
 
 from bactrian.arrays import Floats, Ints
 from bactrian.camel.run import NoBeliefs
-from bactrian.errors import warn
+from bactrian.errors import check_choice, check_flag, warn
+from bactrian.estimators.labels import check_class_weight
 from bactrian.graphs.elimination import MemoryBudgetError
-from bactrian.graphs.graph_data import GraphData
+from bactrian.graphs.graph_data import NODE_FACTORS, GraphData
+from bactrian.graphs.scores import TYINGS
 from bactrian.inference.decode import decode
 from bactrian.inference.infer import StackedMarginals, graph_marginals
 from bactrian.learners.agreement import APART, UNATTAINED, can_follow, depends_on_start
@@ -45,6 +47,21 @@ def stopping(options: dict[str, Any], n_known: float | None = None, n_weights: i
     variance = np.asarray(options["prior_variance"])
     total = float(variance.sum()) * (1 if variance.ndim else n_weights)
     return {**options, "gap_tolerance": options["tolerance"] * max(1.0, (_PER_LABEL * n_known / total) ** 0.5)}
+
+
+def tyings_of(crf: Any) -> tuple[str, ...]:
+    """How the tables of each type of edges are tied."""
+    return tuple(getattr(crf, name) for name in crf._tables)
+
+
+def check_node_params(crf: Any) -> None:
+    """Check the parameters that all of these estimators have."""
+    check_choice("node_factors", crf.node_factors, NODE_FACTORS)
+    check_class_weight(crf.class_weight)
+    for name, tying in zip(crf._tables, tyings_of(crf), strict=True):
+        check_choice(name, tying, TYINGS)
+    check_flag("fit_intercept", crf.fit_intercept)
+    crf._check_device(("matched", *ON_DEVICE))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,17 +17,17 @@ from scipy.sparse.linalg import lsmr
 
 from bactrian.arrays import Arrays, Floats, Ints, integers, is_unknown, nonnegative_weights
 from bactrian.engines.numba.decoding import best_labels
-from bactrian.errors import check_choice, check_count, check_flag, check_number
+from bactrian.errors import check_count, check_flag, check_number
 from bactrian.estimators.auto_prior import auto_prior
 from bactrian.estimators.encoding import FeatureRows, FeatureVocabulary, fit_vocabulary
-from bactrian.estimators.labelled_nodes import ON_DEVICE, FittedNodes
-from bactrian.estimators.labels import Labels, check_class_weight, class_weights, listed_labels
+from bactrian.estimators.labelled_nodes import FittedNodes, check_node_params, tyings_of
+from bactrian.estimators.labels import Labels, class_weights, listed_labels
 from bactrian.estimators.priors import Block, graph_blocks
-from bactrian.graphs.graph_data import NODE_FACTORS, GraphData
+from bactrian.graphs.graph_data import GraphData
 from bactrian.graphs.inputs import N_BLOCKS, BundledRows, Inputs
 from bactrian.graphs.packing import pack
 from bactrian.graphs.ragged import pointer
-from bactrian.graphs.scores import TYINGS, StructuredScores, TiedTable
+from bactrian.graphs.scores import StructuredScores, TiedTable
 from bactrian.inference.maximum import TIE
 from bactrian.parallel.threads import Workers, blocks_of_rows
 
@@ -65,15 +65,10 @@ class EdgesGiven:
         return {name: part for name, part in given.items() if part is not None}
 
 
-def check_sequence_params(crf: Any, tyings: tuple[str, ...]) -> None:
-    """Check the parameters of estimators of sequences; ``tyings`` are those of transitions and of skips."""
-    check_choice("node_factors", crf.node_factors, NODE_FACTORS)
-    check_class_weight(crf.class_weight)
+def check_sequence_params(crf: Any) -> None:
+    """Check the parameters of estimators of sequences."""
+    check_node_params(crf)
     check_number("min_frequency", crf.min_frequency, least=1, whole=True)
-    for kind, tying in zip(_EDGE_KINDS, tyings, strict=False):
-        check_choice(f"{kind}_tables", tying, TYINGS)
-    crf._check_device(("matched", *ON_DEVICE))
-    check_flag("fit_intercept", crf.fit_intercept)
     check_flag("all_possible_states", crf.all_possible_states)
     check_flag("all_possible_transitions", crf.all_possible_transitions)
     if crf.labels is not None:
@@ -116,9 +111,11 @@ class SequenceCodec:
                 check_length(rows[name].lengths, first.size, name)
                 for m, (found, n_edges) in enumerate(zip(rows[name].lengths.tolist(), expected, strict=True)):
                     check_count(name, found, n_edges, "entry per edge", m)
-                inputs[kind] = with_constant(rows[name])
+                plain = rows[name].inputs
+                plain = plain.multiplied_out() if isinstance(plain, BundledRows) else plain
+                inputs[kind] = with_ones(plain, first=True)  # a table that all edges share
         return GraphData(
-            with_intercept(rows["X"].inputs) if self.intercept else rows["X"].inputs,
+            with_ones(rows["X"].inputs) if self.intercept else rows["X"].inputs,
             np.concatenate(edges),
             n_labels=self.classes.size,
             tables=self.tyings,
@@ -159,19 +156,10 @@ class SequenceCodec:
     @property
     def layout(self) -> GraphData:
         """Data of a single token with these shapes, which defines the order of the weights."""
-        inputs = {
-            kind: np.zeros((0, 1 + self.vocabularies[f"{name}_features"].n_features))
-            for kind, name in enumerate(_EDGE_KINDS)
-            if f"{name}_features" in self.vocabularies
-        }
-        return GraphData(
-            np.zeros((1, self.n_features + self.intercept)),
-            np.zeros((0, 2), dtype=np.int64),
-            n_labels=self.classes.size,
-            tables=self.tyings,
-            edge_inputs=inputs or None,
-            node_factors=self.node_factors,
-        )
+        n_rows = {name: int(name == "X") for name in self.vocabularies}
+        sizes = {name: (n_rows[name], vocabulary.n_features) for name, vocabulary in self.vocabularies.items()}
+        rows = {name: FeatureRows(np.zeros(shape), np.array([n_rows[name]])) for name, shape in sizes.items()}
+        return self.data(rows, sequence_edges(rows["X"].lengths, None, None))
 
     @property
     def blocks(self) -> list[Block]:
@@ -197,8 +185,9 @@ class SequenceCodec:
         }, {}
 
     @classmethod
-    def restored(cls, attributes: dict[str, Any], n_weights: int, tyings: tuple[str, ...], node_factors: str) -> Self:
+    def restored(cls, attributes: dict[str, Any], crf: Any) -> Self:
         """What :meth:`contents` gave, checked; older files have tyings and node factors of the parameters."""
+        n_weights, tyings = crf.weights_.size, tyings_of(crf)
         vocabularies = {}
         for name, names in attributes["vocabularies"].items():
             if name not in ("X", "transition_features", "skip_features"):
@@ -215,16 +204,16 @@ class SequenceCodec:
         if len(found) != len(tyings):
             raise ValueError(f"it has {len(found)} tables, expected {len(tyings)}")
         labels = Labels.of([], attributes["classes"])
-        factors = attributes.get("node_factors", node_factors)
+        factors = attributes.get("node_factors", crf.node_factors)
         intercept = attributes.get("intercept", False)  # older files have none
         return cls(labels, vocabularies, found, factors, attributes.get("fitted_prior"), bool(intercept))
 
 
 def encode_sequences(
-    crf: Any, tyings: tuple[str, ...], skips_of: SkipsOf, X: Any, y: Any, given: EdgesGiven, sample_weight: Any
+    crf: Any, X: Any, y: Any, given: EdgesGiven, sample_weight: Any
 ) -> tuple[SequenceCodec, GraphData]:
     """The data that ``fit`` learns from, and the codec; ``warm_start`` keeps the last one."""
-    last = crf.codec_ if crf.warm_start else None
+    last, tyings = crf.codec_ if crf.warm_start else None, tyings_of(crf)
     if last is not None:
         vocabularies, rows = last.vocabularies, last.rows(X, given)
     else:
@@ -244,7 +233,7 @@ def encode_sequences(
     if codes.max() < 0:
         raise ValueError("y holds no known label; learning needs at least one")
     class_weight = class_weights(crf.class_weight, labels.classes)
-    edges = sequence_edges(lengths, given.breaks, skips_of(X, lengths, given.skips))
+    edges = sequence_edges(lengths, given.breaks, crf._skips(X, lengths, given.skips))
     weights = nonnegative_weights(sample_weight, "sample_weight", lengths.size)
     if last is not None and hasattr(crf, "weights_") and last.tyings != tyings:
         raise ValueError("warm_start: tables are tied differently from the last fit")
@@ -252,18 +241,19 @@ def encode_sequences(
     codec = SequenceCodec(labels, vocabularies, tyings, crf.node_factors, intercept=bool(intercept))
     data = codec.data(rows, edges, labels=codes, class_weight=class_weight, weights=weights)
     if not (crf.all_possible_states and crf.all_possible_transitions):
-        seen = sums_over_labels(data, abs_entries) > 0.0
+        seen = sums_over_labels(data, abs) > 0.0
         data.scores.active = seen | of_all_labels(data, crf.all_possible_states, crf.all_possible_transitions)
     return replace(codec, auto_prior=auto_prior(crf, codec, data)), data
 
 
-def with_intercept(inputs: Any) -> Any:
-    """Inputs with a last column of ones."""
+def with_ones(inputs: Any, *, first: bool = False) -> Any:
+    """Inputs with a last column of ones, or a first one."""
     if isinstance(inputs, BundledRows):
         none = sp.csr_array((inputs.bundles.shape[0], 1))
-        return BundledRows(with_intercept(inputs.own), inputs.use, sp.csr_array(sp.hstack([inputs.bundles, none])))
+        return BundledRows(with_ones(inputs.own), inputs.use, sp.csr_array(sp.hstack([inputs.bundles, none])))
     ones = np.ones((inputs.shape[0], 1))
-    return sp.csr_array(sp.hstack([inputs, ones])) if sp.issparse(inputs) else np.hstack([inputs, ones])
+    parts = [ones, inputs] if first else [inputs, ones]
+    return sp.csr_array(sp.hstack(parts)) if sp.issparse(inputs) else np.hstack(parts)
 
 
 def spans_constant(inputs: Any) -> bool:
@@ -282,12 +272,15 @@ def spans_constant(inputs: Any) -> bool:
 
 
 def sums_over_labels(data: GraphData, change: Callable[[Any], Any]) -> Floats:
-    """What each weight multiplies, summed over known labels, with entries of inputs changed and weights of 1."""
+    """What each weight multiplies, summed over known labels, with matrices of inputs changed and weights of 1."""
     assert data.labels is not None
     other = copy(data)
 
     def changed(inputs: Inputs) -> Inputs:
-        return Inputs(change(inputs.rows(np.ones(inputs.shape[0], dtype=bool))))
+        rows = inputs.rows(np.ones(inputs.shape[0], dtype=bool))
+        if isinstance(rows, BundledRows):
+            return Inputs(BundledRows(change(rows.own), change(rows.use), change(rows.bundles)))
+        return Inputs(change(rows))
 
     types = [kind if kind.inputs is None else replace(kind, inputs=changed(kind.inputs)) for kind in data.scores.types]
     other.scores = StructuredScores(changed(data.scores.inputs), data.n_labels, tuple(types))
@@ -300,13 +293,6 @@ def sums_over_labels(data: GraphData, change: Callable[[Any], Any]) -> Floats:
 def of_all_labels(data: GraphData, states: bool, transitions: bool) -> Any:
     """Which weights there are whether or not they were seen, those of tokens or of edges."""
     return np.where(np.arange(data.n_weights) < int(data.scores.bounds[1]), bool(states), bool(transitions))
-
-
-def abs_entries(inputs: Any) -> Any:
-    """Inputs without signs."""
-    if isinstance(inputs, BundledRows):
-        return BundledRows(abs(inputs.own), abs(inputs.use), abs(inputs.bundles))
-    return abs(inputs)
 
 
 # --- answers ---
@@ -406,15 +392,6 @@ class WordReader:
             elif isinstance(feature, str) and feature.startswith(self._prefix):
                 return feature[len(self._prefix) :]
         return None
-
-
-def with_constant(rows: FeatureRows) -> Any:
-    """Edge inputs with a constant in front, so that the features of an edge add to a table that all share."""
-    ones = np.ones((rows.inputs.shape[0], 1))
-    if isinstance(rows.inputs, np.ndarray):
-        return np.hstack([ones, rows.inputs])
-    plain = rows.inputs if sp.issparse(rows.inputs) else rows.inputs.multiplied_out()
-    return sp.csr_array(sp.hstack([sp.csr_array(ones), plain], format="csr"))
 
 
 def check_length(given: Any, expected: int, name: str) -> None:

@@ -120,6 +120,7 @@ class LinearChainCRF(LearnedEstimator):
     """
 
     _block_names: ClassVar = ("tokens", "transitions", "deviations", "intercept")
+    _tables: ClassVar = ("transition_tables",)
     _newer_params: ClassVar = ("fit_intercept",)
 
     method: Any = "exact"
@@ -198,15 +199,14 @@ class LinearChainCRF(LearnedEstimator):
         then.
         """
         self.check_params()
-        given = EdgesGiven(**edges)
-        codec, data = encode_sequences(self, (self.transition_tables,), self._skips, X, y, given, sample_weight)
+        codec, data = encode_sequences(self, X, y, EdgesGiven(**edges), sample_weight)
         self._encoded(codec)
         return data
 
     def check_params(self) -> None:
         """Check the parameters, before looking at any data."""
         super().check_params()
-        check_sequence_params(self, (self.transition_tables,))
+        check_sequence_params(self)
 
     @property
     def _device_method(self) -> Any:
@@ -499,8 +499,7 @@ class LinearChainCRF(LearnedEstimator):
         return attributes, arrays | ({"precision": self.precision_} if hasattr(self, "precision_") else {})
 
     def _restore(self, attributes: dict[str, Any], arrays: Arrays) -> None:
-        tyings = (self.transition_tables,)
-        self._hold(SequenceCodec.restored(attributes, self.weights_.size, tyings, self.node_factors))
+        self._hold(SequenceCodec.restored(attributes, self))
         if "precision" in arrays:
             self.precision_ = arrays["precision"]
             if (
@@ -576,6 +575,7 @@ all_possible_transitions, warm_start, verbose, device
     """
 
     _block_names: ClassVar = ("tokens", "transitions", "skips", "deviations", "intercept")
+    _tables: ClassVar = ("transition_tables", "skip_tables")
     _newer_params: ClassVar = ("fit_intercept",)
 
     method: Any = "cccp"
@@ -606,14 +606,13 @@ all_possible_transitions, warm_start, verbose, device
     def encode(self, X: Any, y: Any, *, sample_weight: Any = None, **edges: Any) -> GraphData:
         """The data that :meth:`fit` learns from; warns where a rule finds no skip edge at all."""
         self.check_params()
-        given, tyings = EdgesGiven(**edges), (self.transition_tables, self.skip_tables)
-        codec, data = encode_sequences(self, tyings, self._skips, X, y, given, sample_weight)
+        codec, data = encode_sequences(self, X, y, EdgesGiven(**edges), sample_weight)
         self._encoded(codec)
         self.n_skips_ = int((data.edge_types == SKIP).sum())
         if (
             self.n_skips_ == 0
             and data.n_nodes >= _MANY_TOKENS
-            and given.skips is None
+            and edges.get("skips") is None
             and isinstance(self.skips, str)
             and not self.warm_start
         ):
@@ -626,7 +625,7 @@ all_possible_transitions, warm_start, verbose, device
     def check_params(self) -> None:
         """Check the parameters, before looking at any data."""
         super().check_params()
-        check_sequence_params(self, (self.transition_tables, self.skip_tables))
+        check_sequence_params(self)
         check_choice("decoding", self.decoding, METHODS)
         check_choice("inference", self.inference, (*INFERENCE, "matched"))
         check_number("inference_tolerance", self.inference_tolerance, least=0)
@@ -673,15 +672,10 @@ all_possible_transitions, warm_start, verbose, device
     state_features_ = LinearChainCRF.state_features_
     transition_features_ = LinearChainCRF.transition_features_
     top_features = LinearChainCRF.top_features
+    _restore = LinearChainCRF._restore
 
     @property
     def skip_table_(self) -> Floats:
         """(n_labels, n_labels) table of skip edges; that which all share, with skip features."""
         check_is_fitted(self, "weights_")
         return self.codec_.table(self.weights_, SKIP)
-
-    # --- files ---
-
-    def _restore(self, attributes: dict[str, Any], arrays: Arrays) -> None:
-        tyings = (self.transition_tables, self.skip_tables)
-        self._hold(SequenceCodec.restored(attributes, self.weights_.size, tyings, self.node_factors))
