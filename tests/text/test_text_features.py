@@ -235,12 +235,6 @@ def test_names_are_joined_as_a_whole(words):
     assert skip_edges(words, "names").tolist() == sorted(map(list, expected))
 
 
-def test_frequent_words_are_joined_to_the_nearest():
-    words = ["A", "B", "A", "B", "A"]
-    assert skip_edges(words, "all", max_occurrences=2).tolist() == [[0, 2], [1, 3], [2, 4]]
-    assert len(skip_edges(words, "all", max_occurrences=3)) == 4
-
-
 def test_own_rules_are_checked():
     assert skip_edges(["a", "b", "a"], lambda words: [(2, 0), (0, 2), (1, 0)]).tolist() == [[0, 1], [0, 2]]
     assert skip_edges(["a"], lambda words: []).shape == (0, 2)
@@ -256,8 +250,6 @@ def test_own_rules_are_checked():
         skip_edges(["a", "b", "c"], lambda words: [(0.0, 1.0)])
     with pytest.raises(ValueError, match="rule must be one of nearest, all, names or a function"):
         skip_edges(["a"], "next")
-    with pytest.raises(ValueError, match="max_occurrences must be at least 2"):
-        skip_edges(["a"], "all", max_occurrences=1)
     with pytest.raises(TypeError, match=r"words\[1\] must be a string"):
         skip_edges(["a", 1])
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bactrian.arrays import Ints, number_pairs
-from bactrian.errors import ArgumentError, check_number
+from bactrian.errors import ArgumentError
 from bactrian.text.entities import convert, rising, spans, tags_of
 
 
@@ -84,12 +84,11 @@ class Document:
         """A copy with some attributes changed."""
         return dataclasses.replace(self, **changes)
 
-    def in_scheme(self, source: str, target: str, *, strict: bool = False) -> Document:
+    def in_scheme(self, source: str, target: str) -> Document:
         """A copy whose tags are converted from one label scheme to another, sentence by sentence."""
         if self.tags is None:
             raise ValueError("the document has no tags to convert")
-        tags = convert(self.tags, source, target, sentence_starts=self.sentence_starts, strict=strict)
-        return self.replace(tags=tags)
+        return self.replace(tags=convert(self.tags, source, target, sentence_starts=self.sentence_starts))
 
     def entities(self, scheme: str | None = None) -> list[tuple[str, int, int]]:
         """Entities that the tags mark, as (type, first token, token after the last)."""
@@ -191,7 +190,7 @@ SkipRule = str | Callable[[Sequence[str]], ArrayLike]
 RULES = ("nearest", "all", "names")
 
 
-def skip_edges(words: Sequence[str], rule: SkipRule = "nearest", *, max_occurrences: int | None = None) -> Ints:
+def skip_edges(words: Sequence[str], rule: SkipRule = "nearest") -> Ints:
     """Edges between the positions of identical words that start with a capital letter.
 
     Parameters
@@ -200,9 +199,6 @@ def skip_edges(words: Sequence[str], rule: SkipRule = "nearest", *, max_occurren
         ``"nearest"`` joins each occurrence to the next one; ``"all"`` joins every pair of occurrences; ``"names"``
         joins whole runs of capitalised words to the next equal run, word by word; a function of the words returns
         edges of its own.
-    max_occurrences
-        For ``"all"``, whose number of edges is quadratic in the number of occurrences: words with more are joined as
-        ``"nearest"`` joins them.
 
     Returns
     -------
@@ -226,18 +222,13 @@ def skip_edges(words: Sequence[str], rule: SkipRule = "nearest", *, max_occurren
         return np.unique(np.sort(pairs, axis=1), axis=0)
     if rule not in RULES:
         raise ValueError(f"rule must be one of {', '.join(RULES)} or a function of the words, found {rule!r}")
-    if max_occurrences is not None:
-        check_number("max_occurrences", max_occurrences, least=2, whole=True)
     occurrences: dict[Hashable, list[int]] = {}
     for position, (word, what) in enumerate(zip(words, _names(words) if rule == "names" else words, strict=True)):
         if word[:1].isupper():
             occurrences.setdefault(what, []).append(position)
     edges: list[tuple[int, int]] = []
     for positions in occurrences.values():
-        if rule == "all" and (max_occurrences is None or len(positions) <= max_occurrences):
-            edges.extend((first, second) for i, first in enumerate(positions) for second in positions[i + 1 :])
-        else:
-            edges.extend(itertools.pairwise(positions))
+        edges.extend(itertools.combinations(positions, 2) if rule == "all" else itertools.pairwise(positions))
     return np.array(sorted(edges), dtype=np.int64).reshape(-1, 2)
 
 
