@@ -357,14 +357,13 @@ class LinearChainCRF(LearnedEstimator):
         nodes = np.split(marginals.nodes, data.node_pointer[1:])[:-1]
         if marginals.edges is None:
             return nodes
-        given_edges = np.empty_like(data.edges)
-        given_edges[data.edge_order] = data.edges
-        sequence = np.searchsorted(data.node_pointer, given_edges[:, 0], side="right") - 1
-        tables = []
-        for m in range(data.n_graphs):
-            mine = np.flatnonzero(sequence == m)
-            tables.append((given_edges[mine] - data.node_pointer[m], marginals.edges[mine]))
-        return nodes, tables
+        pairs = np.empty_like(data.edges)
+        pairs[data.edge_order] = data.edges
+        sequence = np.searchsorted(data.node_pointer, pairs[:, 0], side="right") - 1
+        order = np.argsort(sequence, kind="stable")
+        parts = (pairs - data.node_pointer[sequence, None])[order], marginals.edges[order]
+        bounds = np.searchsorted(sequence[order], np.arange(data.n_graphs))[1:]
+        return nodes, list(zip(*(np.split(part, bounds) for part in parts), strict=True))[: data.n_graphs]
 
     predict_proba = predict_marginals
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import NoReturn
 
 import numpy as np
+import scipy.sparse as sp
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.graphs.graph import ClusterGraph
@@ -29,6 +30,10 @@ class Incidence:
     factor: Ints  #: (n_incidences,)
     variable: Ints  #: (n_incidences,)
     stride: Ints  #: (n_incidences,)
+
+    def factor_states(self, states: Ints) -> Ints:
+        """(n_factors, n_rows) states of factors, those of variables (n_rows, V) given."""
+        return sp.csr_array((self.stride, (self.factor, self.variable))) @ states[:, : self.variable.max() + 1].T
 
 
 @dataclass(frozen=True)

@@ -56,9 +56,10 @@ from bactrian.camel.run import Run, Settings
 from bactrian.engines.memory import MemoryPart, MemoryTables, in_memory
 from bactrian.engines.numba.stars import scale_hubs
 from bactrian.graphs.packed import BeliefTables, PackedData, link_cells
-from bactrian.graphs.ragged import pointer
+from bactrian.graphs.ragged import pointer, ranges
 from bactrian.graphs.scores import SparseScores
 from bactrian.parallel.threads import Context
+from bactrian.solvers.lbfgs import largest_magnitude
 from bactrian.solvers.solution import Record, Solution, Status
 
 #: Moment gap, per sample, that rounding may leave in the closed form.
@@ -95,10 +96,8 @@ class PseudoMoments:
         tables = FullTables(data, settings, self.name)
         layout = data.layout
         owners = np.flatnonzero(data.hub_given & (data.degrees == 0))  # singletons that no other cluster touches
-        rows = [tables.rows_of_cluster(c) for c in range(layout.n_clusters)]
-        rows += [tables.rows_of_hub(h) for h in owners.tolist()]
-        indices = np.concatenate([data.cluster_index, data.hub_index[owners]]).tolist()
-        inverses = [tables.inverse(span, index) for span, index in zip(rows, indices, strict=True)]
+        factors = [*range(layout.n_clusters), *(layout.n_clusters + owners).tolist()]
+        inverses = [tables.inverse(factor) for factor in factors]
 
         assert data.hub_truth is not None
         hub_marginal = data.hub_truth / data.total_weight
@@ -114,13 +113,12 @@ class PseudoMoments:
         cell, state = link_cells(layout)
         told = np.bincount(cell, weights=own.multipliers[state], minlength=sum(target.size for target in targets))
         weights = np.zeros(data.n_weights)
-        each = zip(inverses, targets, rows, np.split(told, pointer([len(t) for t in targets])[1:-1]), strict=True)
-        for (columns, inverse), marginal, (first, last), multipliers in each:
-            scores = np.log(mixed(marginal, part, marginal.size)) - tables.base[first:last] - multipliers
+        each = zip(factors, inverses, targets, np.split(told, pointer([len(t) for t in targets])[1:-1]), strict=True)
+        for factor, (columns, inverse), marginal, multipliers in each:
+            scores = np.log(mixed(marginal, part, marginal.size)) - tables.base[tables.rows(factor)] - multipliers
             weights[columns] = inverse @ scores
         evaluation = dual.evaluate(weights)
-        status = Status.UNBOUNDED if on_boundary else Status.CONVERGED
-        gap = float(np.abs(evaluation.gradient).max(initial=0.0))
+        status, gap = Status.UNBOUNDED if on_boundary else Status.CONVERGED, largest_magnitude(evaluation.gradient)
         if not on_boundary and gap > max(run.demands.gap, _ROUNDING * run.demands.scale):
             status = Status.STALLED  # features so close to singular that rounding spoils the weights
         return finish(run, dual, evaluation, weights, status)
@@ -128,18 +126,13 @@ class PseudoMoments:
 
 def _observed_counts(data: PackedData) -> list[Floats]:
     """Weighted counts of the states of every table cluster."""
-    layout, observations, incidence = data.layout, data.observations, data.structure.incidence()
-    assert observations is not None
-    order = np.argsort(incidence.factor, kind="stable")
-    bounds = np.searchsorted(incidence.factor[order], np.arange(layout.n_clusters + 1))
-    sizes = np.diff(layout.table_offset)[layout.cluster_table]
-    counts: list[Floats] = []
-    for cluster in range(layout.n_clusters):
-        around = order[bounds[cluster] : bounds[cluster + 1]]
-        state = observations.states[:, incidence.variable[around]] @ incidence.stride[around]
-        counted = np.bincount(state, weights=observations.weights[:, 0], minlength=int(sizes[cluster]))
-        counts.append(counted.astype(np.float64))
-    return counts
+    assert data.observations is not None
+    states, weights = (
+        data.structure.incidence().factor_states(data.observations.states),
+        data.observations.weights[:, 0],
+    )
+    sizes = np.diff(data.layout.table_offset)[data.layout.cluster_table].tolist()
+    return [np.bincount(states[c], weights, size).astype(np.float64) for c, size in enumerate(sizes)]
 
 
 def _multipliers(part: MemoryPart, hub_marginal: Floats, hub_base: Floats) -> Floats:
@@ -187,10 +180,8 @@ class UnifiedScaling:
             weights = inverse @ (own.tables.hub_scores - hub_base)
             evaluation = dual.evaluate(weights)
             status = headway.status(run, evaluation, weights, change)
-        gap = float(np.abs(evaluation.gradient).max(initial=0.0)) / run.demands.scale
-        matched = status is Status.STALLED and gap <= 10.0 * max(
-            settings.tolerance, _ROUNDING
-        )  # rounding is in its way
+        gap, rounding = largest_magnitude(evaluation.gradient) / run.demands.scale, max(settings.tolerance, _ROUNDING)
+        matched = status is Status.STALLED and gap <= 10.0 * rounding  # which is in its way
         if on_boundary and (matched or status is Status.CONVERGED):
             status = Status.UNBOUNDED
         return finish(run, dual, evaluation, weights, status, sweeps)
@@ -201,19 +192,18 @@ class UnifiedScaling:
         layout = data.layout
         if data.hub_virtual.any():
             raise ValueError(f"{self.name} needs a Bethe graph (edges='bethe'), found explicit edges")
-        for c in range(layout.n_clusters):
-            if tables.has_features(tables.rows_of_cluster(c)):
-                raise ValueError(
-                    f"{self.name} learns the tables of variables and takes all others as they are: cluster "
-                    f"{data.cluster_index[c]} has features but is not the hub of a variable on a Bethe graph; "
-                    "give it base_scores only"
-                )
-        prescribed = np.array([tables.has_features(tables.rows_of_hub(h)) for h in range(layout.n_hubs)], dtype=bool)
+        wrong, prescribed = np.split(tables.has_features, [layout.n_clusters])
+        if wrong.any():
+            raise ValueError(
+                f"{self.name} learns the tables of variables and takes all others as they are: cluster "
+                f"{data.cluster_index[wrong.argmax()]} has features but is not the hub of a variable on a Bethe graph; "
+                "give it base_scores only"
+            )
         if not prescribed.any():
             raise ValueError(f"{self.name} learns the tables of variables, and no singleton cluster has features")
         rows, columns, values = [], [], []
         for h in np.flatnonzero(prescribed).tolist():
-            weights, inverse = tables.inverse(tables.rows_of_hub(h), int(data.hub_index[h]))
+            weights, inverse = tables.inverse(layout.n_clusters + h)
             states = np.arange(layout.hub_offset[h], layout.hub_offset[h + 1])
             rows.append(np.repeat(weights, states.size))
             columns.append(np.tile(states, weights.size))
@@ -244,7 +234,7 @@ class _Headway:
 
     def status(self, run: Run, evaluation: Evaluation, weights: Floats, change: float) -> Status | None:
         """How the run ends after this sweep; None where it continues."""
-        gap, violation = float(np.abs(evaluation.gradient).max(initial=0.0)), evaluation.violation
+        gap, violation = largest_magnitude(evaluation.gradient), evaluation.violation
         stop = run.after_step(weights, evaluation.value, gap, violation)
         residual = max(change, violation, gap / run.demands.scale)
         if residual <= run.settings.tolerance:
@@ -274,7 +264,7 @@ class _Headway:
 
 
 class FullTables:
-    """The feature matrices of generative data, cluster by cluster; anything else is refused with the reason.
+    """The feature matrices of generative data, factor by factor (see :class:`bactrian.graphs.structure.Incidence`).
 
     Raises ``ValueError`` for a prior, for conditional data, for weights that several clusters share and for states that
     base scores forbid.
@@ -295,57 +285,47 @@ class FullTables:
         self._matrix = data.scores.matrix.copy()
         self._matrix.eliminate_zeros()
         self._inverses: dict[tuple[int, bytes], tuple[Floats, int]] = {}
+        layout, table = data.layout, data.layout.cluster_table
+        self._first = np.concatenate([layout.table_offset[table], layout.n_entries + layout.hub_offset[:-1]])
+        self._last = np.concatenate([layout.table_offset[table + 1], layout.n_entries + layout.hub_offset[1:]])
+        self._cluster = np.concatenate([data.cluster_index, data.hub_index])
+        #: (n_factors,) whether any weight acts on it
+        self.has_features = self._matrix.indptr[self._last] > self._matrix.indptr[self._first]
         self._refuse_sharing()
 
-    def rows_of_cluster(self, cluster: int) -> tuple[int, int]:
-        """Rows of a table cluster in arrays over table entries and hub states."""
-        layout = self.data.layout
-        table = layout.cluster_table[cluster]
-        return int(layout.table_offset[table]), int(layout.table_offset[table + 1])
+    def rows(self, factor: int) -> slice:
+        """Rows of a factor in arrays over table entries and hub states."""
+        return slice(int(self._first[factor]), int(self._last[factor]))
 
-    def rows_of_hub(self, hub: int) -> tuple[int, int]:
-        """Rows of a hub in arrays over table entries and hub states."""
-        layout = self.data.layout
-        return layout.n_entries + int(layout.hub_offset[hub]), layout.n_entries + int(layout.hub_offset[hub + 1])
-
-    def has_features(self, rows: tuple[int, int]) -> bool:
-        """Whether any weight acts on these rows."""
-        return bool(self._matrix.indptr[rows[1]] > self._matrix.indptr[rows[0]])
-
-    def inverse(self, rows: tuple[int, int], cluster: int) -> tuple[Ints, Floats]:
-        """Weights of a full table and the matrix (weights, states) from scores to them; ``cluster`` is for errors."""
-        block = self._matrix[rows[0] : rows[1]]
+    def inverse(self, factor: int) -> tuple[Ints, Floats]:
+        """Weights of a full table and the matrix (weights, states) from scores to them."""
+        block = self._matrix[self.rows(factor)]
         columns = np.unique(block.indices)
-        features = block[:, columns].toarray() if columns.size else np.zeros((rows[1] - rows[0], 0))
+        features = block[:, columns].toarray() if columns.size else np.zeros((block.shape[0], 0))
         key = (features.shape[1], features.tobytes())  # indicators of one size are all alike
         if key not in self._inverses:
             self._inverses[key] = _centred_inverse(features)
         inverse, rank = self._inverses[key]
-        if rank < features.shape[0] - 1:
+        if rank < (free := features.shape[0] - 1):
             raise ValueError(
-                f"{self.method} needs a full table on cluster {cluster}: up to a constant its {features.shape[0]} "
-                f"states have {features.shape[0] - 1} free scores, and its features span {rank}"
+                f"{self.method} needs a full table on cluster {self._cluster[factor]}: up to a constant its {free + 1} "
+                f"states have {free} free scores, and its features span {rank}"
             )
         return columns, inverse
 
     def _refuse_sharing(self) -> None:
-        data, layout = self.data, self.data.layout
-        offsets = np.concatenate([layout.table_offset, layout.n_entries + layout.hub_offset[1:]])
-        owner_of_row = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
-        owner_of_value = np.repeat(owner_of_row, np.diff(self._matrix.indptr))
-        pairs = np.unique(np.stack([self._matrix.indices, owner_of_value]), axis=1)
-        users = np.concatenate([np.bincount(layout.cluster_table, minlength=layout.n_tables), np.ones(layout.n_hubs)])
-        shared = np.flatnonzero(np.bincount(pairs[0], weights=users[pairs[1]]) > 1.0)
-        if not shared.size:
-            return
-        owners = pairs[1][pairs[0] == shared[0]]
-        clusters = data.cluster_index[np.isin(layout.cluster_table, owners)].tolist()
-        clusters += data.hub_index[owners[owners >= layout.n_tables] - layout.n_tables].tolist()
-        first, second = sorted(clusters)[:2]
-        raise ValueError(
-            f"{self.method} needs weights of its own for every cluster: "
-            f"weight {shared[0]} is shared by clusters {first} and {second}"
+        sizes = self._last - self._first
+        owned = sp.csr_array(
+            (np.ones(sizes.sum()), ranges(self._first, sizes), pointer(sizes)), (sizes.size, len(self.base))
         )
+        used = sp.csc_array(owned @ abs(self._matrix))  # factors by weights
+        shared = np.flatnonzero(np.diff(used.indptr) > 1)
+        if shared.size:
+            first, second = sorted(self._cluster[used[:, [shared[0]]].indices].tolist())[:2]
+            raise ValueError(
+                f"{self.method} needs weights of its own for every cluster: "
+                f"weight {shared[0]} is shared by clusters {first} and {second}"
+            )
 
 
 def _centred_inverse(features: Floats) -> tuple[Floats, int]:
@@ -373,8 +353,8 @@ def mixed(marginals: Floats, part: float, sizes: int | Ints) -> Floats:
 
 def finish(run: Run, dual: Dual, evaluation: Evaluation, weights: Floats, status: Status, sweeps: int = 0) -> Solution:
     """The solution at the dual's last evaluation, with its multipliers as they are."""
-    gap, evaluations = float(np.abs(evaluation.gradient).max(initial=0.0)), max(sweeps, 1)
-    made = sweeps, evaluations, sweeps, run.seconds
+    made = sweeps, max(sweeps, 1), sweeps, run.seconds
+    gap = largest_magnitude(evaluation.gradient)
     run.records.append(Record(0, evaluation.value, gap, evaluation.violation, *made))
     tables = BeliefTables(run.data, MemoryTables(in_memory(dual)))
     return run.solution(evaluation, weights, status, tables)

@@ -184,10 +184,7 @@ def _pieces_of_factors(incidence: Incidence, own: Bools) -> _Pieces:
 def _collapse(pieces: _Pieces, incidence: Incidence, start: Ints, observations: Observations) -> Iterator[_Distinct]:
     """Distinct conditionals among those of all pieces and rows, grouped by their number of terms."""
     states = observations.states
-    strides = sp.csr_array(
-        (incidence.stride, (incidence.factor, incidence.variable)), shape=(start.size, states.shape[1])
-    )
-    factor_states = strides @ states.T
+    factor_states = incidence.factor_states(states)
     n_terms = np.diff(pieces.pointer)
     for d in np.unique(n_terms).tolist():
         alike = np.flatnonzero(n_terms == d)
