@@ -42,7 +42,7 @@ from bactrian.graphs.packing import pack
 from bactrian.graphs.ragged import pointer
 from bactrian.inference.decode import METHODS
 from bactrian.inference.infer import OF_WEIGHTS as INFERENCE
-from bactrian.inference.infer import check_inference, graph_marginals
+from bactrian.inference.infer import graph_marginals
 from bactrian.learners.learn import learn, matched_inference
 from bactrian.parallel.threads import Workers
 from bactrian.solvers.solution import Callback, Solution
@@ -627,8 +627,7 @@ all_possible_transitions, warm_start, verbose, device
         check_sequence_params(self)
         check_choice("decoding", self.decoding, METHODS)
         check_choice("inference", self.inference, (*INFERENCE, "matched"))
-        check_number("inference_tolerance", self.inference_tolerance, least=0)
-        check_inference("rbp", {"tolerance": self.inference_tolerance})
+        check_number("inference_tolerance", self.inference_tolerance, positive=True, below=np.inf)
         if not callable(self.skips) and self.skips is not None:
             check_choice("skips", self.skips, RULES)
         if not isinstance(self.word, str):
