@@ -36,9 +36,10 @@ _NOT_THERE = ("method", "l1", "n_threads", "seed", "gain_tolerance")
 class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Base of estimators that keep ``weights_`` and ``solution_``.
 
-    The parameters here are options of :func:`bactrian.learn`, and subclasses add their own. Their ``encode`` returns
-    the data that ``fit`` learns from, and sets classes and features; with ``warm_start`` it keeps those of the last
-    fit. ``_contents`` and ``_restore`` define what a file holds besides the weights.
+    To fit is to ``encode``, to learn and to ``adopt`` what was learned. The ``encode`` of subclasses returns the data
+    to learn from, and sets classes and features; with ``warm_start`` it keeps those of the last fit. The parameters
+    here are options of :func:`bactrian.learn`, and subclasses add their own. ``_contents`` and ``_restore`` define what
+    a file holds besides the weights.
     """
 
     #: Names of the blocks of weights whose variances may differ.
@@ -64,9 +65,103 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
     held_out_scores_: list[tuple[int, float]] = field(init=False)  #: iteration and log loss of each look at ``X_dev``
     prior_scores_: list[tuple[Any, float]] = field(init=False)  #: what ``"cv"`` tried, with the loss per held-out label
 
-    def __dir__(self) -> list[str]:
-        """Names for completion, without the steps of ``fit``."""
-        return sorted({*super().__dir__()} - {"adopt", "check_params", "codec_", "encode", "learning_options"})
+    # --- fit: encode, learn, adopt ---
+
+    def _fit(
+        self,
+        encode: Callable[[], Any],
+        callback: Callback | None,
+        X_dev: Any = None,
+        y_dev: Any = None,
+        **given_dev: Any,
+    ) -> Self:
+        """Encode, learn and adopt, watching held-out data; where anything fails the estimator stays as it was."""
+        if (X_dev is None) != (y_dev is None):
+            there, missing = ("X_dev", "y_dev") if y_dev is None else ("y_dev", "X_dev")
+            raise ArgumentError(missing, f"must be given where {there} is")
+        before = self.__dict__.copy()
+        start = {"start": self.weights_} if self.warm_start and hasattr(self, "weights_") else {}
+        try:
+            data, deadline = encode(), Deadline(self.max_seconds)
+            watch = None if X_dev is None else held_out(self, X_dev, y_dev, callback, **given_dev)
+            choose_prior(self, data)
+            options = {**self.learning_options(), "max_seconds": deadline.left, **start}
+            solution = self._learner(data, **options, callback=watch or callback, verbose=self.verbose)
+            self.adopt(solution if watch is None else watch.chosen(solution))
+            self.held_out_scores_ = [] if watch is None else watch.scores
+            judge(self, data)
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+        return self
+
+    @property
+    def _learner(self) -> Callable[..., Solution]:
+        """What ``fit`` learns with: :func:`bactrian.learn`, or its like whose solution predictions can replay."""
+        if getattr(self, "device", None) is not None and self._device_method != "auto":
+            return partial(learned_on_device, self)
+        return partial(followed, solution=None) if self._replays else learn
+
+    @property
+    def _replays(self) -> bool:
+        """Whether predictions may replay the path of learning."""
+        return False
+
+    def adopt(self, solution: Solution) -> Self:
+        """Keep weights that were learned, with ``learning_options``, from the data of ``encode``.
+
+        Examples
+        --------
+        >>> import bactrian as bt
+        >>> X, y = [[["a"], ["b"]], [["b"]]], [["A", "B"], ["B"]]
+        >>> chain = bt.LinearChainCRF()
+        >>> solution = bt.learn(chain.encode(X, y), **chain.learning_options())  # fit does no more
+        >>> chain.adopt(solution).predict(X)
+        [['A', 'B'], ['B']]
+        """
+        if solution.weights.size != self._n_weights():
+            raise ValueError(f"solution must have {self._n_weights()} weights, found {solution.weights.size}")
+        self.solution_, self.weights_, self.method_ = solution, solution.weights.copy(), self.method
+        self.prior_variance_ = self._prior()
+        return self
+
+    def _held_out(self, X: Any, y: Any) -> Callable[[], float]:
+        """The loss of the adopted weights on these data, looked at after ``encode``."""
+        raise NotImplementedError
+
+    def _folds(self, data: Any) -> list[Fold]:
+        """How cross-validation divides what ``encode`` gave."""
+        raise NotImplementedError
+
+    def _judge(self, data: Any) -> None:
+        """Warn where predictions on the data of learning are worse than those of a trivial model."""
+
+    # --- what encode fixed ---
+
+    def _encoded(self, codec: Any) -> None:
+        """Adopt what ``encode`` fixed; drop the weights of another model."""
+        if not (self.warm_start and self.codec_ is not None):
+            self._forget()
+        self._hold(codec)
+
+    def _hold(self, codec: Any) -> None:
+        self.codec_, self.classes_, self.n_features_in_ = codec, codec.classes, codec.n_features
+
+    def _forget(self) -> None:
+        """Drop the weights of an earlier fit: the model that they are of is about to change."""
+        self.__dict__.pop("weights_", None)
+        self.__dict__.pop("solution_", None)
+
+    def _n_weights(self) -> int:
+        """Number of weights of the model that ``encode`` fixed."""
+        return int(self.codec_.layout.n_weights)
+
+    def _blocks(self) -> list[Block]:
+        """Blocks of weights whose variances may differ; without any there is one variance for all."""
+        return [] if self.codec_ is None else self.codec_.blocks
+
+    # --- parameters ---
 
     def check_params(self) -> None:
         """Check the parameters, before looking at any data."""
@@ -127,104 +222,11 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         """What ``encode`` chose, where ``prior_variance="auto"``."""
         return None if self.codec_ is None else self.codec_.auto_prior
 
-    def _blocks(self) -> list[Block]:
-        """Blocks of weights whose variances may differ; without any there is one variance for all."""
-        return [] if self.codec_ is None else self.codec_.blocks
+    def __dir__(self) -> list[str]:
+        """Names for completion, without the steps of ``fit``."""
+        return sorted({*super().__dir__()} - {"adopt", "check_params", "codec_", "encode", "learning_options"})
 
-    def _folds(self, data: Any) -> list[Fold]:
-        """How cross-validation divides what ``encode`` gave."""
-        raise NotImplementedError
-
-    def adopt(self, solution: Solution) -> Self:
-        """Keep weights that were learned, with ``learning_options``, from the data of ``encode``.
-
-        Examples
-        --------
-        >>> import bactrian as bt
-        >>> X, y = [[["a"], ["b"]], [["b"]]], [["A", "B"], ["B"]]
-        >>> chain = bt.LinearChainCRF()
-        >>> solution = bt.learn(chain.encode(X, y), **chain.learning_options())  # fit does no more
-        >>> chain.adopt(solution).predict(X)
-        [['A', 'B'], ['B']]
-        """
-        if solution.weights.size != self._n_weights():
-            raise ValueError(f"solution must have {self._n_weights()} weights, found {solution.weights.size}")
-        self.solution_, self.weights_, self.method_ = solution, solution.weights.copy(), self.method
-        self.prior_variance_ = self._prior()
-        return self
-
-    def _n_weights(self) -> int:
-        """Number of weights of the model that ``encode`` fixed."""
-        return int(self.codec_.layout.n_weights)
-
-    def _encoded(self, codec: Any) -> None:
-        """Adopt what ``encode`` fixed; drop the weights of another model."""
-        if not (self.warm_start and self.codec_ is not None):
-            self._forget()
-        self._hold(codec)
-
-    def _hold(self, codec: Any) -> None:
-        self.codec_, self.classes_, self.n_features_in_ = codec, codec.classes, codec.n_features
-
-    def _forget(self) -> None:
-        """Drop the weights of an earlier fit: the model that they are of is about to change."""
-        self.__dict__.pop("weights_", None)
-        self.__dict__.pop("solution_", None)
-
-    def _fit(
-        self,
-        encode: Callable[[], Any],
-        callback: Callback | None,
-        X_dev: Any = None,
-        y_dev: Any = None,
-        **given_dev: Any,
-    ) -> Self:
-        """Encode, learn and adopt, watching held-out data; where anything fails the estimator stays as it was."""
-        if (X_dev is None) != (y_dev is None):
-            there, missing = ("X_dev", "y_dev") if y_dev is None else ("y_dev", "X_dev")
-            raise ArgumentError(missing, f"must be given where {there} is")
-        before = self.__dict__.copy()
-        start = {"start": self.weights_} if self.warm_start and hasattr(self, "weights_") else {}
-        try:
-            data, deadline = encode(), Deadline(self.max_seconds)
-            watch = None if X_dev is None else held_out(self, X_dev, y_dev, callback, **given_dev)
-            choose_prior(self, data)
-            options = {**self.learning_options(), "max_seconds": deadline.left, **start}
-            solution = self._learner(data, **options, callback=watch or callback, verbose=self.verbose)
-            self.adopt(solution if watch is None else watch.chosen(solution))
-            self.held_out_scores_ = [] if watch is None else watch.scores
-            judge(self, data)
-        except BaseException:
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
-        return self
-
-    @property
-    def _learner(self) -> Callable[..., Solution]:
-        """What ``fit`` learns with: :func:`bactrian.learn`, or its like whose solution predictions can replay."""
-        if getattr(self, "device", None) is not None and self._device_method != "auto":
-            return partial(learned_on_device, self)
-        return partial(followed, solution=None) if self._replays else learn
-
-    @property
-    def _replays(self) -> bool:
-        """Whether predictions may replay the path of learning."""
-        return False
-
-    def _held_out(self, X: Any, y: Any) -> Callable[[], float]:
-        """The loss of the adopted weights on these data, looked at after ``encode``."""
-        raise NotImplementedError
-
-    def _judge(self, data: Any) -> None:
-        """Warn where predictions on the data of learning are worse than those of a trivial model."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        """What a pickle holds: ``solution_`` with its figures and history, without the beliefs of the training data."""
-        state: dict[str, Any] = dict(super().__getstate__())
-        if "solution_" in state:
-            state["solution_"] = dataclasses.replace(state["solution_"], beliefs=(), state=None)
-        return state
+    # --- files ---
 
     def _contents(self) -> tuple[dict[str, Any], Arrays]:
         """Attributes (JSON) and arrays that a file holds besides the weights."""
@@ -251,6 +253,13 @@ class LearnedEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
             A ValueError: the file is damaged, truncated, not a model of bactrian, or written by a newer release.
         """
         return read_model(path, cls.__name__, partial(restored_model, cls))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a pickle holds: ``solution_`` with its figures and history, without the beliefs of the training data."""
+        state: dict[str, Any] = dict(super().__getstate__())
+        if "solution_" in state:
+            state["solution_"] = dataclasses.replace(state["solution_"], beliefs=(), state=None)
+        return state
 
 
 # --- files ---
