@@ -75,8 +75,9 @@ class CRF(torch.nn.Module):
     Notes
     -----
     Scores and parameters of -inf forbid labels. Sums are float32 at least in chains and float64 elsewhere, whatever the
-    type of the scores, also under autocast. All results but :meth:`decode` may be differentiated, and the loss and the
-    marginals twice in chains; marginals of ``"cccp"`` may not. Nothing is kept of an instance between calls.
+    type of the scores, also under autocast; messages are float32 where scores have no more digits and it settles them.
+    All results but :meth:`decode` may be differentiated, and the loss and the marginals twice in chains; marginals of
+    ``"cccp"`` may not. Nothing is kept of an instance between calls.
 
     Examples
     --------

@@ -26,6 +26,7 @@ from bactrian.camel.dual import larger
 from bactrian.engines.torch.batch import GraphBatch, Layout, laid_out
 from bactrian.engines.torch.device import Needed, explain_memory, state_bytes
 from bactrian.engines.torch.stars import (
+    FINEST,
     FORBIDDEN,
     LINEAR,
     Recording,
@@ -62,6 +63,7 @@ class Told(NamedTuple):
     warned: float = False
     ahead: float = 0  #: sweeps that messages need; 0 where it is not known, -1 where sweeps alone do not settle them
     wide: float = False  #: some table needs log space
+    double: float = False  #: messages in single precision did not settle
     unknown: float = False  #: some labels are unknown
 
     def tensor(self) -> Tensor:
@@ -306,12 +308,13 @@ class Call:
             other, one = layout.pairs[wrong[4]].T
             raise ArgumentError("labels", f"{label_of(one)} is forbidden beside {label_of(other)}")
 
-    def graphs(self, entry: Entry, *, unknown: bool) -> Graphs:
-        """The graphs without messages."""
+    def graphs(self, entry: Entry, *, unknown: bool, dtype: torch.dtype = torch.float64) -> Graphs:
+        """The graphs without messages, which are to be held in ``dtype``."""
         graphs, device = self.layout.graphs, self.scores.device
         structure = graphs.structure(device, n_types=graphs.n_types if self.tensors[2] is None else None)
         numbers = graphs.numbers(structure, str(METHODS[self.method].entropy), own=False)
-        stars = [Stars(structure, numbers, self.scores.shape[-1], records=False) for _ in range(1 + unknown)]
+        n_labels = self.scores.shape[-1]
+        stars = [Stars(structure, numbers, n_labels, dtype=dtype, records=False) for _ in range(1 + unknown)]
         return Graphs(
             self.method, stars, entry.labels, entry.known if unknown else None, tolerance=self.tolerance,
             max_sweeps=self.max_sweeps, relinearisations=RELINEARISATIONS * (self.method == "cccp"),
@@ -323,7 +326,12 @@ class Call:
         n_edges = self.connectivity // 2 * n_nodes + (0 if self.edges is None else self.edges.shape[1])
         return keep * (1 if self.tensors[3] is None else 2) * (2 * n_edges + n_nodes), self.scores.shape[-1]
 
-    def run(self, plan: Told | None, *, keep: bool) -> tuple[list[Tensor], Graphs, Tensor]:
+    def precision(self, told: Told) -> torch.dtype:
+        """Type of the messages: single where the scores have no more and the tolerance asks for no more."""
+        enough = self.scores.dtype is not torch.float64 and self.tolerance >= FINEST[torch.float32]
+        return torch.float32 if enough and not told.double else torch.float64
+
+    def run(self, plan: Told | None, dtype: torch.dtype, *, keep: bool) -> tuple[list[Tensor], Graphs, Tensor]:
         """Value, its derivatives and the messages; the graphs; which faults there are, and if labels are unknown."""
         entry, unknown = self.entry(), plan is not None and bool(plan.unknown)
         flags = torch.stack([*(fault.any() for fault in entry.faults), ~entry.known.all()])
@@ -331,7 +339,7 @@ class Call:
             *wrong, unknown = flags.tolist()
             if any(wrong):
                 self.refuse(entry)
-        graphs = self.graphs(entry, unknown=unknown)
+        graphs = self.graphs(entry, unknown=unknown, dtype=dtype)
         values = graphs.solve(entry.nodes, entry.tables, plan)
         share = 1.0 / len(values) if self.reduction == "mean" else 1.0
         messages = values.new_empty(self.room(keep=keep))
@@ -348,7 +356,7 @@ class Call:
         def run(*tensors: Tensor | None) -> tuple[list[Tensor], Tensor, int]:
             twin = copy.copy(self)
             twin.tensors = tensors
-            found, graphs, flags = twin.run(plan, keep=keep)
+            found, graphs, flags = twin.run(plan, self.precision(plan), keep=keep)
             read = [flags.to(torch.float64), graphs.spread[None], graphs.residual[None]]
             return found, torch.cat(read), graphs.sweeps
 
@@ -374,16 +382,19 @@ class Call:
     def solve(self, told: Tensor, *, keep: bool) -> tuple[Tensor, ...]:
         """What :meth:`run` finds, and what to tell the next call."""
         before, labelled, tried = Told(*told.tolist()), self.tensors[3] is not None, 0.0
-        plan = before._replace(unknown=before.unknown and labelled)
+        plan, dtype = before._replace(unknown=before.unknown and labelled), self.precision(before)
         if plan.ahead > 0 and looks_ahead(self.scores.device):
             found, (*wrong, unknown, spread, residual), sweeps = self.ahead(plan, keep=keep)
             if any(wrong):
                 self.refuse(self.entry())
-            fits = plan.wide or spread < LINEAR[torch.float64]
+            fits = plan.wide or spread < LINEAR[dtype]
             if residual <= self.tolerance and fits and plan.unknown >= unknown:
                 return *found, before._replace(residual=residual, sweeps=sweeps, converged=True).tensor()
             tried = plan.ahead if fits and not residual <= self.tolerance else 0.0
-        found, graphs, _ = self.run(None, keep=keep)
+        found, graphs, _ = self.run(None, dtype, keep=keep)
+        if dtype is torch.float32 and (graphs.stars[0].wide or not graphs.residual <= self.tolerance):
+            dtype = torch.float64
+            found, graphs, _ = self.run(None, dtype, keep=keep)
         converged = graphs.residual <= self.tolerance
         if not converged and not before.warned:
             warn(
@@ -397,7 +408,7 @@ class Call:
         unknown = len(graphs.stars) > 1 if labelled else before.unknown
         after = Told(
             graphs.residual, graphs.sweeps, converged, before.warned or not converged, needed if settled else -1,
-            graphs.stars[0].wide, unknown,
+            graphs.stars[0].wide, self.precision(before) is not dtype or before.double, unknown,
         )  # fmt: skip
         return *found, after.tensor()
 
