@@ -33,8 +33,8 @@ from bactrian.engines.torch.stars import (
     Stars,
     StarValues,
     evaluate,
-    observed_counts,
     settle,
+    subtract_observed,
 )
 from bactrian.errors import ArgumentError, warn
 from bactrian.solvers.solution import ConvergenceWarning
@@ -149,11 +149,11 @@ class Graphs:
         s, nodes, entries = self.stars[0].structure, free.node_counts, free.table_counts
         if bound:
             nodes, entries = nodes - bound[0].node_counts, entries - bound[0].table_counts
-        elif self.labels is not None:
-            observed = observed_counts(s, self.labels[s.nodes], nodes.shape[1])
-            nodes, entries = nodes - observed[0], entries - observed[1]
-        in_order = torch.empty_like(entries).index_copy_(0, s.edges, entries) if s.own_tables else entries.clone()
-        return torch.empty_like(nodes).index_copy_(0, s.nodes, nodes), in_order
+        nodes = torch.empty_like(nodes).index_copy_(0, s.nodes, nodes)
+        entries = torch.empty_like(entries).index_copy_(0, s.edges, entries) if s.own_tables else entries.clone()
+        if self.labels is not None and not bound:
+            subtract_observed(s, self.labels, nodes, entries)
+        return nodes, entries
 
     def weighed(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Derivatives of ``weights @ values`` by scores and tables, at the messages as they are."""

@@ -437,22 +437,19 @@ def evaluate(state: Stars) -> StarValues:
         belief = state.node_log.exp()
         for end, marginal in enumerate((row_marginal, column_marginal)):
             reference = belief.index_select(0, s.link_node[s.links[:, end]])
-            violation = torch.maximum(violation, (marginal - reference).abs_().max())
+            violation = torch.maximum(violation, torch.linalg.vector_norm(marginal - reference, torch.inf))
     value = s.node_weight @ node_value + s.edge_weight @ edge_value
     return StarValues(torch.stack([value, violation]), node_counts, table_counts, node_value, edge_value)
 
 
-def observed_counts(structure: Structure, labels: Tensor, n_labels: int) -> tuple[Tensor, Tensor]:
-    """Weighted counts of observed node labels and table entries, in the shapes of an evaluation's."""
-    s = structure
-    states = torch.arange(n_labels, device=labels.device)
-    nodes = (labels[:, None] == states) * s.node_weight[:, None]
-    rows, columns = ((labels[s.link_node[s.links[:, end]], None] == states).to(s.node_weight) for end in range(2))
-    columns *= s.edge_weight[:, None]
-    if s.own_tables:
-        return nodes, rows[:, :, None] * columns[:, None, :]
-    types = [slice(*s.type_edges[t : t + 2]) for t in range(len(s.type_edges) - 1)]
-    return nodes, torch.stack([block_outer_product(rows[chosen], columns[chosen]) for chosen in types])
+def subtract_observed(structure: Structure, labels: Tensor, nodes: Tensor, entries: Tensor) -> None:
+    """Take observed labels (N,) away from counts of nodes (N, K) and of table entries, in the order of the batch."""
+    s, n_labels = structure, nodes.shape[1]
+    labels = labels[s.nodes]
+    rows, columns = labels[s.link_node[s.links]].T
+    table = s.edges if s.own_tables else s.edge_table
+    nodes.view(-1).index_add_(0, s.nodes * n_labels + labels, s.node_weight, alpha=-1.0)
+    entries.view(-1).index_add_(0, (table * n_labels + rows) * n_labels + columns, s.edge_weight, alpha=-1.0)
 
 
 def edge_beliefs(state: Stars, chosen: Tensor) -> Tensor:
@@ -486,9 +483,8 @@ def _nodes(state: Stars, first: Tensor | None, sums: Tensor | None) -> tuple[Ten
         slack = slack - _sum_links(s, state.multipliers.to(torch.float64))
     number = torch.where(state.unowned, 1.0, number)[:, None]
     scaled = slack / number
-    normaliser = torch.logsumexp(scaled, 1, keepdim=True)
-    node_log = scaled - normaliser
-    node_value = number[:, 0] * normaliser[:, 0]
+    node_log = torch.log_softmax(scaled, 1)
+    node_value = number[:, 0] * (scaled - node_log)[:, 0]
     if first is not None and sums is not None:
         # A node with number 0 has no belief of its own: after a sweep it keeps that of its star update, else it
         # takes the marginal of its first edge.
