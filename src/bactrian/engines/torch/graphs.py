@@ -141,7 +141,8 @@ class Graphs:
             states = torch.arange(stars.n_labels, device=scores.device)
             other = self.known[s.nodes][:, None] & (states != self.labels[s.nodes][:, None])
             inside = torch.where(other, inside.amax(1, keepdim=True) + FORBIDDEN, inside)
-        return inside - stars.linearisation, tables[s.edges] if s.own_tables else tables
+        inside = inside - stars.linearisation if self.method == "cccp" else inside
+        return inside, tables[s.edges] if s.own_tables else tables
 
     def counts(self) -> tuple[Tensor, Tensor]:
         """Beliefs of nodes (N, K), and sums of those of the edges of a table, less those that agree with the labels."""

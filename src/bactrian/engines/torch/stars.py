@@ -484,7 +484,7 @@ def _nodes(state: Stars, first: Tensor | None, sums: Tensor | None) -> tuple[Ten
     number = torch.where(state.unowned, 1.0, number)[:, None]
     scaled = slack / number
     node_log = torch.log_softmax(scaled, 1)
-    node_value = number[:, 0] * (scaled - node_log)[:, 0]
+    node_value = number[:, 0] * (scaled[:, 0] - node_log[:, 0])
     if first is not None and sums is not None:
         # A node with number 0 has no belief of its own: after a sweep it keeps that of its star update, else it
         # takes the marginal of its first edge.
@@ -505,11 +505,11 @@ def _nodes(state: Stars, first: Tensor | None, sums: Tensor | None) -> tuple[Ten
 def _edges(state: Stars) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Marginals of edges on both nodes, log Z, and weighted counts of table entries."""
     s = state.structure
-    rows, columns = (state.multipliers.index_select(0, s.links[:, end]).to(torch.float64) for end in range(2))
+    rows, columns = (state.multipliers.index_select(0, s.links[:, end]) for end in range(2))
     if state.wide or s.own_tables:
-        return _edges_in_log_space(s, state.tables, rows, columns)
-    tops = [side.amax(1, keepdim=True) if s.n_edges else side[:, :1] for side in (rows, columns)]
-    rows, columns = rows.sub_(tops[0]).exp_(), columns.sub_(tops[1]).exp_()
+        return _edges_in_log_space(s, state.tables, rows.to(torch.float64), columns.to(torch.float64))
+    tops = [(side.amax(1, keepdim=True) if s.n_edges else side[:, :1]).to(torch.float64) for side in (rows, columns)]
+    rows, columns = (rows - tops[0]).exp_(), (columns - tops[1]).exp_()
     shift = state.tables.amax((1, 2))
     entries = (state.tables - shift[:, None, None]).exp()
     to_rows, to_columns = torch.empty_like(rows), torch.empty_like(columns)
