@@ -1,5 +1,6 @@
 """The layer: chains equal to pytorch-crf and to enumeration, derivatives by finite differences, what is refused."""
 
+import copy
 import itertools
 import re
 import subprocess
@@ -234,6 +235,26 @@ def test_weights_reductions_and_classes():
     factor = torch.tensor([1.0, 2.0, 0.0])[labels].mean(1)
     found = balanced.loss(scores, labels, reduction="none").detach()
     torch.testing.assert_close(found, factor * each)
+
+
+@pytest.mark.parametrize("method", ["convex", "camel0", "cccp"])
+@pytest.mark.parametrize("low", [0.0, -60.0])  # tables of the second have a range that single precision lacks
+def test_grids_in_single_precision_are_those_in_double(method, low):
+    torch.manual_seed(0)
+    crf = CRF(4, "grid", method)
+    with torch.no_grad():
+        crf.tables.normal_()[:, 0, 1] = low
+    scores, labels = 3.0 * torch.randn(2, 9, 7, 4), torch.randint(4, (2, 9, 7))
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        other = copy.deepcopy(crf).to(dtype)
+        given = scores.to(dtype).requires_grad_()
+        value = other.loss(given, labels)
+        assert other.last.converged
+        found.append([value, *torch.autograd.grad(value, [given, other.tables])])
+    for single, double in zip(*found, strict=True):
+        assert single.dtype is torch.float32
+        torch.testing.assert_close(single.double(), double, rtol=1e-5, atol=1e-4)
 
 
 def test_half_precision_and_autocast_sum_in_single():
