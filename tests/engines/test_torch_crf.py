@@ -302,6 +302,21 @@ def test_compiled_without_graph_breaks(structure):
     torch.testing.assert_close(gradient, net.weight.grad)
 
 
+@pytest.mark.slow
+def test_values_per_graph_compile_where_shapes_may_follow_from_data():
+    crf, scores, more, _ = graph_of("graph")
+    scores, labels = scores.requires_grad_(), torch.randint(3, (8,))
+
+    def step(x):
+        return crf.loss(x, labels, reduction="none", **more).square().sum()
+
+    wanted = torch.autograd.grad(step(scores), scores)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = torch.autograd.grad(torch.compile(step, fullgraph=True, backend="aot_eager")(scores), scores)
+    torch.testing.assert_close(found, wanted)
+
+
 def test_the_same_under_deterministic_algorithms_and_in_files(tmp_path):
     crf, (scores, labels) = chain(3), batch(4, 5, 3)
     labels[0, 0] = -100
