@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
+from bactrian.estimators.held_out import log_losses
 from bactrian.estimators.pairwise import is_forest
 from bactrian.estimators.priors import VARIANCE, graph_blocks, variances
 from bactrian.graphs.graph_data import GraphData
@@ -100,7 +101,6 @@ def chosen_prior(
     Inputs behind the first ``n_features``, which are 1, are the block ``"intercept"``.
     """
     data = sampled(data)
-    assert data.labels is not None
     squares = data.mean_squares(n_features)
     units = {names[0]: squares[0]}
     for name, square in zip(names[1:], squares[1:], strict=True):
@@ -110,7 +110,7 @@ def chosen_prior(
     def prior(scores: dict[str, float]) -> dict[str, float]:
         return {name: float(scores[name] / unit) for name, unit in units.items()} | {"intercept": VARIANCE}
 
-    if np.count_nonzero(data.labels >= 0) >= _LEAST:
+    if np.count_nonzero(data.known) >= _LEAST:
         blocks, deadline = graph_blocks(data, names, n_features), Deadline(seconds)
         trial = Trial(data, lambda scores: variances(prior(scores), blocks), Workers(n_threads), deadline)
         with single_threaded_blas():
@@ -155,8 +155,7 @@ def _chosen(trial: Trial, usual: dict[str, float], nodes: str) -> dict[str, floa
 
 def sampled(data: GraphData) -> GraphData:
     """Whole graphs with labels that are known, in their order, of at most 10,000 nodes unless two have more."""
-    assert data.labels is not None
-    sizes = np.diff(pointer(data.labels >= 0)[data.node_pointer])
+    sizes = np.diff(pointer(data.known)[data.node_pointer])
     chosen = sampled_places(sizes)
     if chosen.size == sizes.size:
         return data
@@ -265,7 +264,6 @@ class Trial:
     def __init__(
         self, data: GraphData, variances: Callable[[dict[str, float]], Floats], workers: Workers, deadline: Deadline
     ) -> None:
-        assert data.labels is not None
         scores, self._variances, self._deadline, self._workers = data.scores, variances, deadline, workers
         chosen, fold, n_folds = divided(data)
         rows = scores.inputs.rows(chosen)
@@ -280,12 +278,12 @@ class Trial:
         self._active = active[self._own]
         scale = np.repeat(squares[used] / counts[used], k)
         self._scale = np.concatenate([scale, np.ones(self._own.size - own.size)])
-        weights = np.repeat(data.weights, np.diff(data.node_pointer))
+        weights = data.by_node(data.weights)
         nodes = np.flatnonzero(chosen)
         self.has_edges, self._n_weights = False, scores.n_weights
         self.held_out = [nodes[fold == f] for f in range(n_folds)]
         self.folds, self._starts = [], [np.zeros(0)] * n_folds
-        graph = np.repeat(np.arange(data.n_graphs), np.diff(data.node_pointer))
+        graph = data.by_node(np.arange(data.n_graphs))
         parts = [np.isin(graph, graph[held_out]) for held_out in self.held_out]
         whole = sum(np.count_nonzero(part) for part in parts) <= data.n_nodes and is_forest(data.n_nodes, data.edges)
         self._trees = [data.subset(part) for part in parts] if whole else []
@@ -296,17 +294,16 @@ class Trial:
                 place[nodes[part]] = np.arange(int(part.sum()))
                 edges = [self._edges_at(data, t, place) for t in range(len(scores.types))]
                 self.has_edges |= any(kind.at.size for kind in edges)
-                given = rows[np.flatnonzero(part)], data.labels[nodes[part]], weights[nodes[part]]
+                given = rows[np.flatnonzero(part)], data.truth[nodes[part]], weights[nodes[part]]
                 sides.append([Conditionals(*given, some, k, workers) for some in ([], edges)])
             self.folds.append(sides)
 
     @staticmethod
     def _edges_at(data: GraphData, t: int, place: Ints) -> _Edges:
-        assert data.labels is not None
         kind, pairs = data.scores.types[t], data.edges[data.edge_types == t]
-        used = (data.labels[pairs] >= 0).all(axis=1) & (place[pairs] >= 0).any(axis=1)
+        used = data.known[pairs].all(axis=1) & (place[pairs] >= 0).any(axis=1)
         inputs = None if kind.inputs is None else kind.inputs.rows(used)
-        return _Edges(kind.table, inputs, place[pairs[used]].T, data.labels[pairs[used]].T)
+        return _Edges(kind.table, inputs, place[pairs[used]].T, data.truth[pairs[used]].T)
 
     def weights(self, fold: int) -> Floats:
         """All weights, as they were last learned beside a part."""
@@ -332,11 +329,8 @@ class Trial:
 
     def _inferred_loss(self, fold: int) -> float:
         trees = self._trees[fold]
-        assert trees.labels is not None
         found = graph_marginals(trees, self.weights(fold), "exact", n_threads=self._workers.n_threads).nodes
-        known, weights = trees.labels >= 0, np.repeat(trees.weights, np.diff(trees.node_pointer))
-        likely = np.maximum(found[known, trees.labels[known]], 1e-12)
-        return -float(weights[known] @ np.log(likely))
+        return float(trees.by_node(trees.weights)[trees.known] @ log_losses(found, trees.truth))
 
     def _fitted(self, train: Conditionals, precision: Floats, start: Floats) -> Floats:
         active, last, least = self._active[: start.size], np.inf, _LEAST_GAIN * float(train.weights.sum())
@@ -366,9 +360,8 @@ def divided(data: GraphData) -> tuple[Bools, Ints, int]:
 
     Parts are of whole graphs where there are many, else of nodes.
     """
-    assert data.labels is not None
-    rng, known = np.random.default_rng(0), np.flatnonzero(data.labels >= 0)
-    graph = np.repeat(np.arange(data.n_graphs), np.diff(data.node_pointer))
+    rng, known = np.random.default_rng(0), np.flatnonzero(data.known)
+    graph = data.by_node(np.arange(data.n_graphs))
     used = np.unique(graph[known])
     whole = used.size >= 2 * _FOLDS
     if whole:

@@ -24,10 +24,16 @@ def checked_codes(codes: Ints) -> Ints:
     return codes
 
 
-def log_loss(marginals: Floats, codes: Ints) -> float:
-    """Mean of - log p of the labels whose numbers are known."""
+def log_losses(marginals: Floats, codes: Ints) -> Floats:
+    """- log p of the labels whose numbers are known."""
     known = codes >= 0
-    return float(-np.log(np.maximum(marginals[known, codes[known]], 1e-12)).mean())
+    losses: Floats = -np.log(np.maximum(marginals[known, codes[known]], 1e-12))
+    return losses
+
+
+def log_loss(marginals: Floats, codes: Ints) -> float:
+    """Their mean."""
+    return float(log_losses(marginals, codes).mean())
 
 
 @dataclass

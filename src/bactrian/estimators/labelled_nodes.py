@@ -126,10 +126,9 @@ class FittedNodes:
         """
         from bactrian.learners.findings import labels_of_nodes  # takes a while to import
 
-        assert data.labels is not None
-        nodes = np.repeat(data.node_pointer[:-1] < _JUDGED_NODES, np.diff(data.node_pointer))
+        nodes = data.by_node(data.node_pointer[:-1] < _JUDGED_NODES)
         part = data if nodes.all() else data.subset(nodes)
-        known = data.labels[nodes] >= 0
+        known = data.known[nodes]
         if part.edges.size == 0 or not known.any():
             return
         found = _learned_labels(data, part, self.solution) if same else None
@@ -137,7 +136,7 @@ class FittedNodes:
             with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
                 found = self.codes(part)
         right, alone = (
-            float(np.mean(labels[known] == data.labels[nodes][known]))
+            float(np.mean(labels[known] == data.truth[nodes][known]))
             for labels in (found, labels_of_nodes(part, self.weights))
         )
         if right < alone - _TWO_POINTS:
@@ -168,7 +167,7 @@ def marginals_on_device(
 
 def _learned_labels(data: GraphData, part: GraphData, solution: Any) -> Ints | None:
     """Labels of the first graphs by the beliefs of learning, where it is known that prediction finds the same."""
-    whole = data.labels is not None and bool((data.labels >= 0).all())
+    whole = data.labels is not None and bool(data.known.all())
     attained = solution.converged and solution.attained is not None and solution.attained >= 1.0 - APART
     if not (whole and attained) or isinstance(solution.beliefs, NoBeliefs):
         return None

@@ -273,7 +273,6 @@ def spans_constant(inputs: Any) -> bool:
 
 def sums_over_labels(data: GraphData, change: Callable[[Any], Any]) -> Floats:
     """What each weight multiplies, summed over known labels, with matrices of inputs changed and weights of 1."""
-    assert data.labels is not None
     other = copy(data)
 
     def changed(inputs: Inputs) -> Inputs:
@@ -285,7 +284,7 @@ def sums_over_labels(data: GraphData, change: Callable[[Any], Any]) -> Floats:
     types = [kind if kind.inputs is None else replace(kind, inputs=changed(kind.inputs)) for kind in data.scores.types]
     other.scores = StructuredScores(changed(data.scores.inputs), data.n_labels, tuple(types))
     other.weights = np.ones(data.n_graphs)
-    found = pack(other.subset(data.labels >= 0)).empirical
+    found = pack(other.subset(data.known)).empirical
     assert found is not None
     return found
 

@@ -133,9 +133,8 @@ def learn_sets(
     data: GraphData, codec: LabelCodec, start: Floats | None, lines: Callback | None, options: Mapping[str, Any]
 ) -> Solution:
     """Maximum likelihood by listing all sets of labels; ``options`` are those of :func:`bactrian.learn`."""
-    assert data.labels is not None
     began, deadline, listed, evaluations = perf_counter(), Deadline(options["max_seconds"]), LabelSets.of(codec), 0
-    truth = data.labels.reshape(-1, codec.n_outputs).astype(np.float64)
+    truth = data.truth.reshape(-1, codec.n_outputs).astype(np.float64)
     first, second = codec.pairs.T
     observed = data.weights @ (truth[:, first] == truth[:, second])
     rows = data.scores.inputs.rows(np.ones(data.n_nodes, dtype=bool))

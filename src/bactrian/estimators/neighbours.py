@@ -32,8 +32,7 @@ _ASKED, _SWEEPS = 500, 2
 
 def may_diffuse(data: GraphData) -> bool:
     """Whether to consider diffusion: one graph, most of its labels unknown, enough known to compare."""
-    assert data.labels is not None
-    enough = int((data.labels >= 0).sum()) >= _LEAST
+    enough = int(data.known.sum()) >= _LEAST
     return has_few_labels(data) and enough and math.prod(data.scores.inputs.shape) <= _MOST
 
 
@@ -43,8 +42,7 @@ def compared(crf: Any, data: GraphData) -> list[tuple[float | None, float]]:
     Weights are those of single nodes with known labels, given features and known neighbours, or diffused features;
     inference is the model's, on the whole graph. Where their time is up, nothing was compared.
     """
-    assert data.labels is not None
-    labels, codec, deadline = data.labels, crf.codec_, Deadline(prior_seconds(crf.max_seconds))
+    labels, codec, deadline = data.truth, crf.codec_, Deadline(prior_seconds(crf.max_seconds))
     known, neighbours = np.flatnonzero(labels >= 0), adjacency_matrix(data.edges, data.n_nodes)
     method, options = matched_inference(crf.method)
     options = {**options, "max_iterations": _SWEEPS, "n_threads": crf.n_threads}
@@ -81,7 +79,7 @@ def diffused_data(data: GraphData, restart: float) -> GraphData:
         diffused(data.scores.inputs.rows(np.ones(data.n_nodes, dtype=bool)), data.edges, restart),
         data.edges,
         n_labels=data.n_labels,
-        labels=data.labels,
+        labels=data.truth,
         tables=[table.tying for table in data.tables],
         node_counts=np.diff(data.node_pointer),
         weights=data.weights,
@@ -93,9 +91,8 @@ def diffused_prior(data: GraphData, n_features: int) -> dict[str, float]:
 
     Most of such a row is the mean of all. It is multiplied by the root of the share of labels that are known.
     """
-    assert data.labels is not None
     rows = np.asarray(data.scores.inputs.dense)[:, :n_features]
     total, common = float((rows**2).sum()), len(rows) * float((rows.mean(axis=0) ** 2).sum())
     varying = (total - common if common < (1.0 - 1e-9) * total else total) / len(rows) or 1.0
-    share = float((data.labels >= 0).mean() ** 0.5)
+    share = float(data.known.mean() ** 0.5)
     return {"nodes": share * NODES / varying, "edges": share * EDGES}

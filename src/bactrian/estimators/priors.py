@@ -12,6 +12,7 @@ import numpy as np
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.errors import ArgumentError
+from bactrian.estimators.held_out import log_losses
 from bactrian.graphs.graph_data import GraphData
 from bactrian.learners.learn import learn
 from bactrian.parallel.threads import Deadline
@@ -127,10 +128,9 @@ def graph_folds(data: GraphData, marginals: Callable[[GraphData, Any], Floats], 
     graphs; only ``"graph"`` can be divided. Unknown labels are not scored; where one graph has some, the labels that
     are held out are learned around as they are.
     """
-    assert data.labels is not None
     rng = np.random.default_rng(seed)
-    graph = np.repeat(np.arange(data.n_graphs), np.diff(data.node_pointer))
-    known = data.labels >= 0
+    graph = data.by_node(np.arange(data.n_graphs))
+    known = data.known
     used = np.unique(graph[known])
     whole = used.size > 1
     n_known = int(known.sum())
@@ -153,8 +153,7 @@ def graph_folds(data: GraphData, marginals: Callable[[GraphData, Any], Floats], 
 
 
 def _graph_fold(data: GraphData, out: Bools, marginals: Callable[..., Floats], whole: bool) -> Fold:
-    assert data.labels is not None
-    labels = data.labels
+    labels = data.truth
     scored = out & (labels >= 0)
     if whole:
         train, test, evidence, place = data.subset(~out), data.subset(out), None, scored[out]
@@ -165,9 +164,7 @@ def _graph_fold(data: GraphData, out: Bools, marginals: Callable[..., Floats], w
         test, place = data, scored
 
     def loss() -> float:
-        found = marginals(test, evidence)[place]
-        chosen = found[np.arange(len(found)), labels[scored]]
-        return float(-np.log(np.maximum(chosen, 1e-12)).sum())
+        return float(log_losses(marginals(test, evidence)[place], labels[scored]).sum())
 
     return Fold(train, loss, int(scored.sum()))
 

@@ -304,9 +304,8 @@ class LinearChainCRF(LearnedEstimator):
 
     def _curvature(self, X: Any, data: GraphData) -> Floats:
         """Of the negative log-likelihood in each weight, as far as labels are known."""
-        assert data.labels is not None
         found = graph_marginals(data, self.weights_, "exact", edges=True, n_threads=self.n_threads)
-        known = (data.labels >= 0) * np.repeat(data.weights, np.diff(data.node_pointer))
+        known = data.known * data.by_node(data.weights)
         both = np.minimum(*known[data.edges.T])[:, None]  # in the order of the edges as given: they are sorted
         table = data.tables[0]
         tied = np.zeros((1, table.n_tied))

@@ -11,7 +11,7 @@ from copy import copy
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from bactrian.arrays import Bools, Floats, Ints, integers, nonnegative_weights, number_pairs, rectangular
 from bactrian.errors import check_choice, check_count, check_number
@@ -115,9 +115,24 @@ class GraphData:
         """Number of weights."""
         return self.scores.n_weights
 
+    @property
+    def truth(self) -> Ints:
+        """(n_nodes,) labels, of data that has them; -1 for an unknown one."""
+        assert self.labels is not None
+        return self.labels
+
+    @property
+    def known(self) -> Bools:
+        """(n_nodes,) which labels are known."""
+        return self.truth >= 0
+
+    def by_node(self, of_graphs: NDArray[Any]) -> NDArray[Any]:
+        """What graphs have, for each of their nodes."""
+        return np.repeat(of_graphs, np.diff(self.node_pointer))
+
     def mean_squares(self, n_features: int) -> list[float]:
         """Mean squared norm of the first inputs of a node, and of all of an edge of each type: 1 where it has none."""
-        weights = np.repeat(self.weights, np.diff(self.node_pointer))
+        weights = self.by_node(self.weights)
         of_edges = weights[self.edges[:, 0]]
         edges = [
             1.0 if kind.inputs is None else kind.inputs.mean_square(of_edges[self.edge_types == t])

@@ -449,6 +449,6 @@ def _with_labels(packed: PackedData, data: GraphData, labels: Ints) -> PackedDat
 
 def _structure_of_graphs(data: GraphData) -> GraphStructure:
     """Nodes as hubs, edges as clusters."""
-    graph = np.repeat(np.arange(data.n_graphs), np.diff(data.node_pointer))
+    graph = data.by_node(np.arange(data.n_graphs))
     pairs = Ragged(2 * np.arange(len(data.edges) + 1), data.edges.ravel())
     return structure_of_scopes(graph, data.n_graphs, np.full(data.n_nodes, data.n_labels), pairs)

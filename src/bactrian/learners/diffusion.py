@@ -99,8 +99,7 @@ def learn_diffused(
     ``variance`` is that of the prior, one for every weight, a number for all, or None. Rounds end where one changes the
     objective by at most ``tolerance`` of itself. The first table of edges has the agreement on its diagonal.
     """
-    assert data.labels is not None
-    began, deadline, labels, known = perf_counter(), Deadline(max_seconds), data.labels, data.labels >= 0
+    began, deadline, labels, known = perf_counter(), Deadline(max_seconds), data.truth, data.known
     rows = data.scores.inputs.rows(np.ones(data.n_nodes, dtype=bool))
     diffusion, neighbours = Diffusion(data.edges, data.n_nodes, restart), adjacency_matrix(data.edges, data.n_nodes)
     precision = 1.0 / np.broadcast_to(np.inf if variance is None else variance, data.n_weights)[: data.scores.bounds[1]]

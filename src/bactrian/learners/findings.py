@@ -97,9 +97,8 @@ def look_at_pairs(data: GraphData, prior: Prior, label_names: list[str], found: 
     Of tables with fewer than ten edges per weight, a pair is seldom seen if fewer than five edges have it and the prior
     on its weight counts for less than one more.
     """
-    assert data.labels is not None
     precision = np.broadcast_to(prior.precision, (data.n_weights,))
-    ends = data.labels[data.edges] @ np.array([data.n_labels, 1])
+    ends = data.truth[data.edges] @ np.array([data.n_labels, 1])
     n_edges, n_weights, seldom = 0, 0, set[int]()
     for t, (kind, first) in enumerate(zip(data.scores.types, data.scores.bounds[1:].tolist(), strict=False)):
         pairs, table = ends[data.edge_types == t], kind.table
@@ -124,8 +123,8 @@ def look_at_pairs(data: GraphData, prior: Prior, label_names: list[str], found: 
 
 def look_without_edges(data: GraphData, weights: Floats, beliefs: Floats, found: Found) -> None:
     """Whether more labels of the data are right without edges than with them, beyond chance."""
-    right = beliefs.reshape(data.n_nodes, -1).argmax(axis=1) == data.labels
-    alone = labels_of_nodes(data, weights) == data.labels
+    right = beliefs.reshape(data.n_nodes, -1).argmax(axis=1) == data.truth
+    alone = labels_of_nodes(data, weights) == data.truth
     accuracy, without = float(right.mean()), float(alone.mean())
     found.figures |= {"accuracy": accuracy, "accuracy_without_edges": without}
     lost, won = int((alone & ~right).sum()), int((right & ~alone).sum())
@@ -176,7 +175,7 @@ def look_at_prediction(
     free = np.ones(predict.n_nodes, dtype=bool)
     for first, known in zip(predict.node_pointer[:-1].tolist(), evidence or (), strict=False):
         free[[first + node for node in known]] = False
-    labelled = marginals.argmax(axis=1)[free], labels_of_nodes(predict, weights)[free], data.labels
+    labelled = marginals.argmax(axis=1)[free], labels_of_nodes(predict, weights)[free], data.truth
     with_edges, without, seen = (np.bincount(codes, minlength=data.n_labels) / codes.size for codes in labelled)
     apart, alone = (float(0.5 * np.abs(part - seen).sum()) for part in (with_edges, without))
     changed = float((labelled[0] != labelled[1]).mean())
@@ -234,12 +233,11 @@ def labels_of_nodes(data: GraphData, weights: Floats) -> Ints:
 
 def residuals_without_edges(data: GraphData, prior: Prior, seed: int, n_threads: int | None) -> Floats:
     """(n_nodes, n_labels) observed indicators minus probabilities by the node's inputs, learned from other nodes."""
-    assert data.labels is not None
     n_node = int(data.scores.bounds[1])
     precision = np.append(np.broadcast_to(prior.precision, (data.n_weights,))[:n_node], 1.0)
     variance = 1.0 / np.where(precision > 0.0, precision, 0.1)
     fold = np.random.default_rng(seed).permutation(data.n_nodes) % _FOLDS
-    residuals = np.eye(data.n_labels)[data.labels]
+    residuals = np.eye(data.n_labels)[data.truth]
     for f in range(_FOLDS):
         out = fold == f
         train, test = (
@@ -247,7 +245,7 @@ def residuals_without_edges(data: GraphData, prior: Prior, seed: int, n_threads:
                 data.scores.inputs.rows(chosen),
                 np.empty((0, 2), dtype=np.int64),
                 n_labels=data.n_labels,
-                labels=data.labels[chosen],
+                labels=data.truth[chosen],
                 tables="potts",
             )
             for chosen in (~out, out)
