@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import chain, compress, count, islice, repeat
+from itertools import chain, compress, count, repeat
 from math import inf
 from operator import is_
 from threading import Lock
@@ -27,10 +27,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints
-from bactrian.engines.numba.sparse import entries_times_weights, fill_slots, find_names
+from bactrian.engines.numba.sparse import entries_times_weights
 from bactrian.graphs.inputs import LARGEST, N_BLOCKS, BundledRows, Inputs, checked_rows
 from bactrian.graphs.ragged import pointer
 from bactrian.parallel.threads import Workers, blocks_of_rows
@@ -40,10 +39,10 @@ from bactrian.text.features import Remembered
 
 Bundle = tuple[str, ...]
 
-#: Names that are looked up at a time: few enough to stay near the processor from one pass to the next.
-_NAMES_AT_ONCE = 8192
-#: Tokens that are dicts, visited twice, that are taken at a time, likewise.
+#: Tokens that are dicts, visited twice, that are taken at a time: few enough to stay near the processor.
 _TOKENS_AT_ONCE = 64
+#: Entries below which a block of rows is not worth handing to a thread.
+_LEAST_ENTRIES = 8192
 #: Different entries of dicts that are remembered from call to call.
 _MOST_ENTRIES = 1 << 20
 #: Different keys of whole dicts that are.
@@ -88,53 +87,34 @@ class Columns:
 
 
 class KnownColumns(Columns):
-    """Columns of names that are known, in a hash table of their bytes; any other name has column -1."""
+    """Columns of names that are known; any other name has column -1."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__()
-        self._names, self._text = names, _bytes_of(list(names))
-        if self._text.size >= 2**31:
-            raise ValueError(f"the names of the features have {self._text.size} bytes; expected less than 2**31")
-        self._slots = np.full((1 << (2 * len(names)).bit_length(), 2), -1, dtype=np.int32)
-        if not fill_slots(self._text, len(names), self._slots):
+        self.by_name = dict(zip(names, count(), strict=False))
+        if len(self.by_name) != len(names):
             raise ValueError("a feature name occurs twice in the vocabulary")
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Without what is remembered of dicts."""
-        return {**self.__dict__, "_entries": None, "by_name": {}}
-
-    def __len__(self) -> int:
-        """Number of names."""
-        return len(self._names)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KnownColumns, (list(self.by_name),)  # without what is remembered of dicts
 
     def column(self, name: str) -> int:
         """That of one name."""
-        if not self.by_name:  # only dicts need it
-            self.by_name = {known: column for column, known in enumerate(self._names)}
         return self.by_name.get(name, -1)
 
     def columns(self, names: Iterable[str]) -> Ints:
         """Those of many; TypeError where one is no string."""
-        rest, found = iter(names), [np.zeros(0, dtype=np.int64)]
-        while some := list(islice(rest, _NAMES_AT_ONCE)):
-            found.append(np.empty(len(some), dtype=np.int64))
-            find_names(_bytes_of(some), self._text, self._slots, found[-1])
-        return np.concatenate(found)
+        listed = list(names)
+        found = np.fromiter(map(self.by_name.get, listed, repeat(-1)), np.int64, len(listed))
+        if not all(isinstance(listed[place], str) for place in np.flatnonzero(found < 0).tolist()):
+            raise TypeError
+        return found
 
     def numbered(self, bundles: list[Bundle]) -> tuple[Ints, list[Bundle]]:
         """Told apart as objects: to compare bundles would cost nearly what it costs to look into them."""
         objects = {id(bundle): bundle for bundle in bundles}
         number_of = dict(zip(objects, count(), strict=False))
         return np.fromiter(map(number_of.__getitem__, map(id, bundles)), np.int64, len(bundles)), list(objects.values())
-
-
-def _bytes_of(names: list[str]) -> NDArray[np.uint8]:
-    """The names one after the other, each with a zero byte behind it."""
-    text = "\0".join(names).encode("utf-8", "surrogatepass") + b"\0" * bool(names)
-    if text.count(0) != len(names):  # one has such a character: two bytes that stand for nothing else in UTF-8
-        each = (name.encode("utf-8", "surrogatepass").replace(b"\0", b"\xc0\x80") for name in names)
-        text = b"\0".join([*each, b""])
-    return np.frombuffer(text, dtype=np.uint8)
 
 
 class DictEntries:
@@ -215,7 +195,7 @@ class FeatureRows:
         bounds = pointer(sizes)
         workers.run(
             lambda _, first, last: entries_times_weights((bounds, numbers, columns, values), weights, out, first, last),
-            blocks_of_rows(bounds, N_BLOCKS, _NAMES_AT_ONCE),
+            blocks_of_rows(bounds, N_BLOCKS, _LEAST_ENTRIES),
         )
         return out
 
