@@ -39,8 +39,6 @@ from bactrian.text.features import Remembered
 
 Bundle = tuple[str, ...]
 
-#: Tokens that are dicts, visited twice, that are taken at a time: few enough to stay near the processor.
-_TOKENS_AT_ONCE = 64
 #: Entries below which a block of rows is not worth handing to a thread.
 _LEAST_ENTRIES = 8192
 #: Different entries of dicts that are remembered from call to call.
@@ -131,17 +129,12 @@ class DictEntries:
 
     def numbers(self, tokens: list[dict[Any, Any]]) -> tuple[Ints, Ints]:
         """How many entries each token has, and their numbers; TypeError where one holds several features or none."""
-        sizes: list[int] = []
-        numbers: list[Ints] = []
-        for first in range(0, len(tokens), _TOKENS_AT_ONCE):
-            some = tokens[first : first + _TOKENS_AT_ONCE]
-            # Most tokens have the same keys in the same order: those are looked up together.
-            places = list(map(self._shapes.__getitem__, map(tuple, some)))
-            sizes += map(len, places)
-            values = chain.from_iterable(map(dict.values, some))
-            found = map(dict.__getitem__, chain.from_iterable(places), values)
-            numbers.append(np.fromiter(found, np.int64, sum(sizes[first:])))
-        return np.array(sizes), numbers[0] if len(numbers) == 1 else np.concatenate(numbers)
+        # Most tokens have the same keys in the same order: those are looked up together.
+        places = list(map(self._shapes.__getitem__, map(tuple, tokens)))
+        sizes = np.fromiter(map(len, places), np.int64, len(places))
+        values = chain.from_iterable(map(dict.values, tokens))
+        found = map(dict.__getitem__, chain.from_iterable(places), values)
+        return sizes, np.fromiter(found, np.int64, int(sizes.sum()))
 
     def _add(self, key: Any, value: Any) -> int:
         """The number of a new entry."""
