@@ -22,7 +22,7 @@ from bactrian.arrays import Floats, Ints, nonnegative, number_pairs, real_number
 from bactrian.errors import ArgumentError, about, check_count, warn
 from bactrian.estimators.labels import checked_list
 from bactrian.graphs.inputs import checked_rows
-from bactrian.graphs.ragged import pointer
+from bactrian.graphs.ragged import pointer, ranges
 
 #: What a graph may be, in words.
 FORMS = "(node_features, edges) or (node_features, edges, edge_features)"
@@ -66,13 +66,12 @@ class StackedGraphs:
         parts = np.split(of_nodes, self.node_pointer[1:])[:-1]
         return [part.reshape(*shape, *of_nodes.shape[1:]) for part, shape in zip(parts, self.shapes, strict=True)]
 
-    def taken(self, graphs: Ints) -> StackedGraphs:
-        """The graphs with the given numbers, each as often as it is named."""
-        nodes = np.concatenate([np.arange(*self.node_pointer[g : g + 2]) for g in graphs])
-        edges = np.concatenate([np.arange(*self.edge_pointer[g : g + 2]) for g in graphs])
-        edge_counts = self.edge_counts[graphs]
-        shift = pointer(self.node_counts[graphs])[:-1] - self.node_pointer[graphs]
-        return replace(
+    def taken(self, graphs: Ints) -> tuple[Ints, StackedGraphs]:
+        """The graphs with the given numbers, each as often as it is named, and which nodes they have."""
+        node_counts, edge_counts = self.node_counts[graphs], self.edge_counts[graphs]
+        nodes, edges = ranges(self.node_pointer[graphs], node_counts), ranges(self.edge_pointer[graphs], edge_counts)
+        shift = pointer(node_counts)[:-1] - self.node_pointer[graphs]
+        return nodes, replace(
             self,
             inputs=self.inputs[nodes],
             edges=self.edges[edges] + np.repeat(shift, edge_counts)[:, None],

@@ -197,8 +197,7 @@ def encode_graphs(
         weights = nonnegative_weights(sample_weight, "sample_weight", len(stacked.shapes))
     else:
         which, thresholds, weights = weight_layers(by_node, stacked.node_pointer)
-        nodes = np.concatenate([np.arange(*stacked.node_pointer[g : g + 2]) for g in which])
-        stacked = stacked.taken(which)
+        nodes, stacked = stacked.taken(which)
         light = by_node[nodes] < np.repeat(thresholds, stacked.node_counts)
         codes = np.where(light, -1, codes[nodes])
     codec = GraphCodec(reader, classes, tyings, crf.node_factors, restart=None if last is None else last.restart)
