@@ -229,12 +229,13 @@ def _refuse_forbidden(models: list[LogLinearModel], states: list[Ints], weights:
 
 def _collect_tables(models: Sequence[LogLinearModel], structure: GraphStructure) -> tuple[TablePlan, SparseScores]:
     """One table per distinct pair of feature and base-score objects, and the scores of tables and hubs."""
-    known = {id(model): model for model in models}
-    given = pointer([len(model.graph.clusters) for model in models])
-    cluster = given[structure.instance_of_cluster] + structure.cluster_given
-    hub = np.where(structure.hub_given, given[structure.instance_of_hub] + structure.hub_cluster, -1)
-    features = _stacked(models, [model.feature_tables for model in known.values()], list(known))
-    base = _stacked(models, [model.base_tables for model in known.values()], list(known))
+    known = list({id(model): model for model in models}.values())
+    place = {id(model): k for k, model in enumerate(known)}
+    first = pointer([len(model.graph.clusters) for model in known])[[place[id(model)] for model in models]]
+    cluster = first[structure.instance_of_cluster] + structure.cluster_given
+    hub = np.where(structure.hub_given, first[structure.instance_of_hub] + structure.hub_cluster, -1)
+    features = _stacked([model.feature_tables for model in known])
+    base = _stacked([model.base_tables for model in known])
 
     kinds = numbered(features[cluster] + 1)
     for key in (numbered(base[cluster] + 1), numbered(structure.cluster_sizes)):
@@ -244,9 +245,9 @@ def _collect_tables(models: Sequence[LogLinearModel], structure: GraphStructure)
     source = np.concatenate([cluster[owner], hub])
     fixed = np.zeros(sizes.sum())
     at, rows = _rows(base, source, sizes)
-    fixed[at] = np.concatenate([model.base_tables.rows for model in known.values()])[rows]
+    fixed[at] = np.concatenate([model.base_tables.rows for model in known])[rows]
     at, rows = _rows(features, source, sizes)
-    matrices = [model.feature_tables.rows for model in known.values()]
+    matrices = [model.feature_tables.rows for model in known]
     stacked = matrices[0] if len(matrices) == 1 else sp.vstack(matrices, format="csr")
     lengths = np.zeros(fixed.size, dtype=np.int64)
     lengths[at] = np.diff(stacked.indptr)[rows]
@@ -255,13 +256,10 @@ def _collect_tables(models: Sequence[LogLinearModel], structure: GraphStructure)
     return plan, SparseScores(sp.csr_array(parts, shape=(fixed.size, models[0].n_weights)), fixed)
 
 
-def _stacked(models: Sequence[LogLinearModel], tables: list[ClusterTables], known: list[int]) -> Ints:
-    """Where the rows of each instance's given clusters begin with the tables of all known models stacked; -1: none."""
-    first = dict(zip(known, pointer([own.rows.shape[0] for own in tables]).tolist(), strict=False))
-    starts = dict(zip(known, (own.start for own in tables), strict=True))
-    joined = np.concatenate([starts[id(model)] for model in models])
-    shift = np.repeat([first[id(model)] for model in models], [starts[id(model)].size for model in models])
-    return np.where(joined >= 0, joined + shift, -1).astype(np.int64)
+def _stacked(tables: Sequence[ClusterTables]) -> Ints:
+    """Where the rows of each cluster begin with the tables of all models stacked; -1: it has none."""
+    first = pointer([own.rows.shape[0] for own in tables])
+    return np.concatenate([np.where(own.start >= 0, own.start + k, -1) for own, k in zip(tables, first, strict=False)])
 
 
 def _rows(starts: Ints, source: Ints, sizes: Ints) -> tuple[Ints, Ints]:

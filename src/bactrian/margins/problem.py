@@ -41,10 +41,13 @@ import numpy as np
 import scipy.sparse as sp
 
 from bactrian.arrays import Bools, Floats, Ints
+from bactrian.engines.numba.layout import Layout
 from bactrian.graphs.graph import ClusterGraph, Scope
 from bactrian.graphs.loglinear import LogLinearModel
+from bactrian.graphs.packing import TablePlan, build_layout
 from bactrian.graphs.ragged import pointer
 from bactrian.graphs.regions import RegionGraph, region_graph
+from bactrian.graphs.structure import structure_of
 from bactrian.margins.given import CheckedMargins
 from bactrian.solvers.solution import Callback
 
@@ -189,3 +192,10 @@ def _n_free(checked: CheckedMargins) -> float:
     cells = [float(np.prod(graph.shape(scope))) for scope in graph.all_clusters]
     numbers = [*np.ones(len(noisy)), *graph.counting_numbers]
     return float(np.dot(numbers, cells))
+
+
+def layout_of(graph: ClusterGraph) -> Layout:
+    """The layout of tables and of the hubs that join them; variables in no table have none."""
+    structure, n_hubs = structure_of([graph]), graph.n_appended
+    layout = build_layout(structure, TablePlan.own(structure))
+    return layout._replace(hub_links=layout.hub_links[: n_hubs + 1], hub_offset=layout.hub_offset[: n_hubs + 1])

@@ -26,9 +26,7 @@ from bactrian.engines.long_memory import make_memory
 from bactrian.engines.numba.layout import Layout
 from bactrian.graphs.graph import ClusterGraph
 from bactrian.graphs.packed import link_cells
-from bactrian.graphs.packing import TablePlan, build_layout
 from bactrian.graphs.ragged import ranges
-from bactrian.graphs.structure import structure_of
 from bactrian.margins.noisy_tables import (
     EXACT,
     FIXED,
@@ -39,7 +37,7 @@ from bactrian.margins.noisy_tables import (
     evaluate_tables,
     fill_multipliers,
 )
-from bactrian.margins.problem import FitOptions, MarginProblem, NoStateError
+from bactrian.margins.problem import FitOptions, MarginProblem, NoStateError, layout_of
 from bactrian.parallel.threads import Deadline, Workers, balanced_blocks
 from bactrian.solvers.anderson import Anderson
 from bactrian.solvers.lbfgs import Step, minimise
@@ -134,7 +132,7 @@ class RegionDual:
 
     def __init__(self, problem: MarginProblem, graph: ClusterGraph, workers: Workers) -> None:
         self._workers, self._total, self._n = workers, problem.total, problem.observed.size
-        layout = self._layout = _layout_of(graph)
+        layout = self._layout = layout_of(graph)
         self._tables = balanced_blocks(np.diff(layout.table_offset).astype(np.float64), _N_BLOCKS, 2_000.0)
         self._hubs = balanced_blocks(np.diff(layout.link_offset[layout.hub_links]) + 1.0, _N_BLOCKS, 2_000.0)
         self._degree = np.repeat(np.diff(layout.hub_links), np.diff(layout.hub_offset))
@@ -250,13 +248,6 @@ class RegionDual:
         level = np.repeat(self.cells.level, np.diff(self._layout.table_offset)) - np.log(self._total)
         told = np.bincount(cell, weights=self.multipliers[state], minlength=level.size)
         return np.where(self._possible, self.cells.log_count + level - told, 0.0)[: self._n]
-
-
-def _layout_of(graph: ClusterGraph) -> Layout:
-    """The layout of tables and of the hubs that join them; variables in no table have none."""
-    structure, n_hubs = structure_of([graph]), graph.n_appended
-    layout = build_layout(structure, TablePlan.own(structure))
-    return layout._replace(hub_links=layout.hub_links[: n_hubs + 1], hub_offset=layout.hub_offset[: n_hubs + 1])
 
 
 def _possible(problem: MarginProblem, layout: Layout, hub_state: Ints) -> tuple[Bools, Bools]:

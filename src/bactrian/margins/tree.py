@@ -14,11 +14,11 @@ from bactrian.engines.numba.junction import calibrate_rows
 from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
 from bactrian.graphs.graph import Scope
 from bactrian.graphs.junction import FactorTree
-from bactrian.graphs.packing import projection_map
-from bactrian.graphs.ragged import pointer
+from bactrian.graphs.packed import link_cells
+from bactrian.graphs.ragged import pointer, ranges
 from bactrian.graphs.regions import region_graph
 from bactrian.inference.exact import tree_plan
-from bactrian.margins.problem import FitOptions, MarginProblem, NoStateError
+from bactrian.margins.problem import FitOptions, MarginProblem, NoStateError, layout_of
 from bactrian.parallel.threads import Deadline, Workers
 from bactrian.solvers.lbfgs import Step, minimise
 from bactrian.solvers.solution import Progress, Record, Solution, Status
@@ -174,32 +174,20 @@ class Gauge:
     """
 
     def __init__(self, problem: MarginProblem) -> None:
-        graph = region_graph(problem.cardinalities, problem.scopes)
-        noisy = np.add.reduceat(problem.precision, problem.bounds[:-1]) > 0.0
-        sizes = problem.cardinalities
-        links = [(i, h, scope) for i, h, scope in graph.edges if noisy[i]]
-        members = np.bincount([h for _, h, _ in links], minlength=len(graph.all_clusters))
-        rows, columns, states, n = [], [], [], 0
-        first_state: dict[int, int] = {}
-        n_states = 0
-        for i, h, scope in links:
-            if members[h] < 2:
-                continue
-            size = int(np.prod(sizes[list(scope)]))
-            if h not in first_state:
-                first_state[h], n_states = n_states, n_states + size
-            axes = tuple(problem.scopes[i].index(v) for v in scope)
-            rows.append(np.arange(problem.bounds[i], problem.bounds[i + 1]))
-            columns.append(n + projection_map(tuple(sizes[list(problem.scopes[i])].tolist()), axes).astype(np.int64))
-            states.append(first_state[h] + np.arange(size))
-            n += size
-        self.n = n
+        layout = layout_of(region_graph(problem.cardinalities, problem.scopes))
+        noisy = (np.add.reduceat(problem.precision, problem.bounds[:-1]) > 0.0)[layout.link_cluster]
+        chosen = noisy & (np.bincount(layout.link_hub, weights=noisy)[layout.link_hub] > 1.0)
+        states = np.diff(layout.link_offset)
+        used = np.repeat(chosen, states)
+        n = self.n = int(used.sum())
         if n == 0:
             return
-        lift = (np.ones(sum(map(len, rows))), (np.concatenate(rows), np.concatenate(columns)))
+        cell, state = link_cells(layout)
+        entries = np.flatnonzero(used[state])
+        lift = (np.ones(entries.size), (cell[entries], (np.cumsum(used) - 1)[state[entries]]))
         self._lift = sp.csr_array(lift, shape=(problem.observed.size, n))
-        at = (np.concatenate(states), np.arange(n))
-        shared = sp.csr_array((np.ones(n), at), shape=(n_states, n))
+        hub_state = ranges(layout.hub_offset[layout.link_hub], states)[used]
+        shared = sp.csr_array((np.ones(n), (hub_state, np.arange(n))), shape=(layout.hub_offset[-1], n))
         softness = self.scale(problem.precision) ** 2
         share = softness / (shared.T @ (shared @ softness))
         self._centred = sp.csr_array(self._lift @ (sp.eye_array(n) - sp.diags_array(share) @ shared.T @ shared))
