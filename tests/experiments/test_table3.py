@@ -71,6 +71,12 @@ def _deviation(scores):
     return np.maximum(np.concatenate(scores).std(axis=0), 1e-6)
 
 
+@pytest.fixture(scope="module")
+def scored():
+    """Four images to learn from and two to test on."""
+    return score_split(photographs(6), draw_splits(6, n_drawn=6, n_train=4)[0], SMALL, ArrayCache(None))
+
+
 def test_splits_part_the_same_images_again_and_again():
     splits = draw_splits(100)
     assert len(splits) == 3
@@ -84,12 +90,10 @@ def test_splits_part_the_same_images_again_and_again():
         draw_splits(10, n_drawn=8, n_train=9)
 
 
-def test_the_model_has_56_and_28_weights():
-    corel = photographs(4)
-    scored = score_split(corel, draw_splits(4, n_drawn=4, n_train=2)[0], SMALL, ArrayCache(None))
+def test_the_model_has_56_and_28_weights(scored):
     data = scored.training_graphs()
     assert data.scores.active.sum() == 56 + 28
-    assert data.n_graphs == 2
+    assert data.n_graphs == 4
     _, tables = data.split_weights(np.arange(float(data.n_weights)))
     assert np.array_equal(tables[0], tables[0].T)
     assert scored.training_graphs(edges="features").scores.active.sum() == 56 + 4 * 28
@@ -101,9 +105,7 @@ def test_the_model_has_56_and_28_weights():
         scored.training_graphs(edges="some")
 
 
-def test_node_weights_are_those_of_seven_scores_and_a_bias():
-    corel = photographs(4)
-    scored = score_split(corel, draw_splits(4, n_drawn=4, n_train=2)[0], SMALL, ArrayCache(None))
+def test_node_weights_are_those_of_seven_scores_and_a_bias(scored):
     rng = np.random.default_rng(0)
     scores = [rng.standard_normal(one.shape) for one in scored.in_fold]
     data = graphs(scored.train, scores)
@@ -191,9 +193,7 @@ def test_the_table_has_every_row_and_says_where_choices_come_from():
     assert gallery.sheets[0].rows[0][-1].text == f"CCCP: {100 * right:.0f} % of the pixels right"
 
 
-def test_choices_are_the_best_on_held_out_images_with_their_out_of_fold_scores():
-    corel = photographs(6)
-    scored = score_split(corel, draw_splits(6, n_drawn=6, n_train=4)[0], SMALL, ArrayCache(None))
+def test_choices_are_the_best_on_held_out_images_with_their_out_of_fold_scores(scored):
     row = next(row for row in ROWS if row.name == "piecewise")
     candidates = [one for fold in FOLDS for one in candidates_of(row, (1e-2, 1e-6), fold)]
     assert len(candidates) == 8  # two priors, two places of node scores, in-fold and out-of-fold
@@ -227,9 +227,7 @@ def test_choices_are_the_best_on_held_out_images_with_their_out_of_fold_scores()
     assert choose(row, scored, candidates, **{**options, "n_folds": 0}).candidate == candidates[0]
 
 
-def test_held_out_images_have_out_of_fold_scores_whatever_is_learned_from():
-    corel = photographs(6)
-    scored = score_split(corel, draw_splits(6, n_drawn=6, n_train=4)[0], SMALL, ArrayCache(None))
+def test_held_out_images_have_out_of_fold_scores_whatever_is_learned_from(scored):
     assert not np.allclose(scored.in_fold[0], scored.out_of_fold[0])
     for fold, learned in (("in-fold", scored.in_fold), ("out-of-fold", scored.out_of_fold)):
         mean, scale = np.concatenate(learned).mean(axis=0), _deviation(learned)
@@ -360,9 +358,7 @@ def test_weak_scores_are_learned_from_in_both_ways_and_paths_are_followed(quick_
         run(quick_folder, scores="poor")
 
 
-def test_a_followed_row_is_judged_along_its_path():
-    corel = photographs(6)
-    scored = score_split(corel, draw_splits(6, n_drawn=6, n_train=4)[0], SMALL, ArrayCache(None))
+def test_a_followed_row_is_judged_along_its_path(scored):
     train, test = scored.training_graphs("out-of-fold"), scored.test_graphs("out-of-fold")
     limits = Budget(tolerance=1e-4)
     solution = fit(ROW["CCCP"], train, limits, prior_variance=100.0).solution
@@ -375,9 +371,7 @@ def test_a_followed_row_is_judged_along_its_path():
     assert np.abs(cold - found).max() > 1e-3
 
 
-def test_a_path_is_that_of_the_first_relinearisations_and_its_length_is_the_best_on_held_out_images():
-    corel = photographs(6)
-    scored = score_split(corel, draw_splits(6, n_drawn=6, n_train=4)[0], SMALL, ArrayCache(None))
+def test_a_path_is_that_of_the_first_relinearisations_and_its_length_is_the_best_on_held_out_images(scored):
     row, limits = ROW["CCCP, steps chosen"], Budget(tolerance=1e-6)
     train = scored.training_graphs("out-of-fold")
     long = fit(row, train, limits, prior_variance=1.0, steps=2).solution

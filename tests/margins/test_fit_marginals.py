@@ -97,8 +97,7 @@ def test_noisy_margins_equal_a_dense_solve_of_the_primal(seed, weight):
         slope = slope.ravel()
         return value, q.ravel() * (slope - q.ravel() @ slope)
 
-    best = minimize(primal, np.zeros(72), jac=True, method="L-BFGS-B",
-                    options={"maxiter": 50_000, "maxfun": 100_000, "ftol": 0.0, "gtol": 1e-10})  # fmt: skip
+    best = minimize(primal, np.zeros(72), jac=True, method="BFGS", options={"maxiter": 50_000, "gtol": 1e-10})
     expected = np.exp(best.x - logsumexp(best.x)).reshape(SHAPE)
     found = field.marginal(NAMES)
     assert primal(np.log(found.ravel()))[0] <= best.fun + 1e-6
