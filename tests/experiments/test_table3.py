@@ -8,7 +8,7 @@ from scipy.stats import bootstrap
 from threadpoolctl import threadpool_limits
 
 from bactrian import infer, learn
-from bactrian.experiments.table3 import protocol
+from bactrian.experiments.table3 import choices, protocol
 from bactrian.experiments.table3.cache import ArrayCache, arrays_checksum
 from bactrian.experiments.table3.choices import Candidate, candidates_of, choose, choose_steps
 from bactrian.experiments.table3.classifiers import BoostingSettings
@@ -161,6 +161,7 @@ def test_the_table_has_every_row_and_says_where_choices_come_from():
         n_splits=2,
         rows=names,
         priors=(0.1, 1.0),
+        n_folds=2,
         limits=Budget(max_iterations=30, tolerance=1e-2),
     )
     table = run_table3(corel, settings, ArrayCache(None))
@@ -334,7 +335,8 @@ def test_what_is_in_the_cache_is_not_learned_again_unless_the_code_changes(quick
     def unwanted(*_, **__):
         raise AssertionError("learned again")
 
-    monkeypatch.setattr(protocol, "fit", unwanted)
+    for module in (protocol, choices):
+        monkeypatch.setattr(module, "fit", unwanted)
     again = run(quick_folder, quick=True, rows=FEW, cache=quick_folder / "one")
     assert figures(again) == figures(quick_table)
     assert again.rows == quick_table.rows  # times, too, are those of learning

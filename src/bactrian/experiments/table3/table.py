@@ -73,7 +73,7 @@ PARTS = {
 #: Few images, weak node scores, one split: to see that everything runs.
 _QUICK = Table3Settings(
     scores=ScoreSettings(
-        n_superpixels=60,
+        n_superpixels=24,
         n_textons=8,
         n_colours=8,
         n_structures=8,
