@@ -14,7 +14,6 @@ A feature that is given twice counts twice.
 
 from __future__ import annotations
 
-from array import array
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -243,25 +242,18 @@ def _rows_of_entries(names: Columns, X: Any, what: str) -> FeatureRows:
 
 def _entries(X: Any, what: str) -> tuple[Ints, Ints, list[Any], Floats]:
     """Lengths of sequences, how many entries their tokens have, the entries of all of them, and their values."""
-    lengths, sizes = array("q"), array("q")
-    entries: list[Any] = []
-    values: list[float] | None = None  # once there are dicts: all are 1 without
     for m, sequence in enumerate(X):
         if isinstance(sequence, str | bytes | Mapping) or not isinstance(sequence, Sequence):
             raise TypeError(f"{what}[{m}] must be a list of tokens, found {type(sequence).__name__}")
-        lengths.append(len(sequence))
-        if values is None and set(map(type, sequence)) <= {list, tuple}:
-            sizes.extend(map(len, sequence))
-            entries.extend(chain.from_iterable(sequence))
-            continue
-        values = [1.0] * len(entries) if values is None else values
-        for t, token in enumerate(sequence):
-            named, of_token = _features(token, f"{what}[{m}][{t}]")
-            sizes.append(len(named))
-            entries.extend(named)
-            values.extend(of_token)
-    each = np.ones(len(entries)) if values is None else np.array(values)
-    return np.array(lengths, dtype=np.int64), np.array(sizes, dtype=np.int64), entries, each
+    tokens: list[Any] = list(chain.from_iterable(X))
+    values: Iterable[Iterable[float]] = ()
+    if not set(map(type, tokens)) <= {list, tuple}:
+        places = (f"{what}[{m}][{t}]" for m, sequence in enumerate(X) for t in range(len(sequence)))
+        tokens, values = zip(*map(_features, tokens, places), strict=True)
+    sizes = np.fromiter(map(len, tokens), np.int64, len(tokens))
+    entries = list(chain.from_iterable(tokens))
+    each = np.fromiter(chain.from_iterable(values), np.float64, len(entries)) if values else np.ones(len(entries))
+    return np.fromiter(map(len, X), np.int64, len(X)), sizes, entries, each
 
 
 def _matrix(sizes: Ints, columns: Ints, values: Floats, n_columns: int) -> sp.csr_array:
