@@ -60,7 +60,7 @@ def test_type_checkers_see_the_same_modules():
         assert getattr(bactrian, name) is getattr(import_module(module), name)
 
 
-#: Attributes that begin with an underscore and are public: of named tuples, sys and os, and the settings of torch.compile.
+#: Attributes that begin with an underscore and are public: of named tuples, sys, os, and torch.compile.
 DOCUMENTED = {"_replace", "_asdict", "_fields", "_make", "_getframe", "_exit", "_dynamo"}
 
 
