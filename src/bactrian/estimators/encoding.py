@@ -61,12 +61,9 @@ class Columns:
         """That of one name."""
         return self.by_name[name]
 
-    def columns(self, names: Iterable[str]) -> Ints:
-        """Those of many; TypeError where one is no string."""
-        listed = list(names)
-        if not all(issubclass(kind, str) for kind in set(map(type, listed))):
-            raise TypeError
-        return np.fromiter(map(self.by_name.__getitem__, listed), np.int64, len(listed))
+    def columns(self, names: list[str]) -> Ints:
+        """Those of many."""
+        return np.fromiter(map(self.by_name.__getitem__, names), np.int64, len(names))
 
     def numbered(self, bundles: list[Bundle]) -> tuple[Ints, list[Bundle]]:
         """Number of each bundle, the same for equal ones, in the order in which they came; and the bundle of each."""
@@ -99,13 +96,9 @@ class KnownColumns(Columns):
         """That of one name."""
         return self.by_name.get(name, -1)
 
-    def columns(self, names: Iterable[str]) -> Ints:
-        """Those of many; TypeError where one is no string."""
-        listed = list(names)
-        found = np.fromiter(map(self.by_name.get, listed, repeat(-1)), np.int64, len(listed))
-        if not all(isinstance(listed[place], str) for place in np.flatnonzero(found < 0).tolist()):
-            raise TypeError
-        return found
+    def columns(self, names: list[str]) -> Ints:
+        """Those of many."""
+        return np.fromiter(map(self.by_name.get, names, repeat(-1)), np.int64, len(names))
 
     def numbered(self, bundles: list[Bundle]) -> tuple[Ints, list[Bundle]]:
         """Told apart as objects: to compare bundles would cost nearly what it costs to look into them."""
@@ -236,14 +229,15 @@ def _rows_of_entries(names: Columns, X: Any, what: str) -> FeatureRows:
     if tuple not in kinds:
         return FeatureRows(Entries.of(sizes, names.columns(entries), values, len(names)), lengths)
     bundled = np.fromiter(map(is_, map(type, entries), repeat(tuple)), bool, len(entries))
-    of_own = names.columns(compress(entries, (~bundled).tolist()))
+    of_own = names.columns(list(compress(entries, (~bundled).tolist())))
     try:
         numbers, bundles = names.numbered(list(compress(entries, bundled.tolist())))
-        in_bundles = names.columns(chain.from_iterable(bundles))
+        listed = list(chain.from_iterable(bundles))
+        "".join(listed)
     except TypeError:
         wrong = next(e for e in entries if type(e) is tuple and not all(isinstance(name, str) for name in e))
         raise TypeError(f"a bundle must hold only strings, found {wrong[:3]!r}") from None
-    uses = np.diff(pointer(bundled)[pointer(sizes)])
+    in_bundles, uses = names.columns(listed), np.diff(pointer(bundled)[pointer(sizes)])
     own = Entries.of(sizes - uses, of_own, values[~bundled], len(names))
     use = Entries.of(uses, numbers, values[bundled], len(bundles))
     sizes = np.fromiter(map(len, bundles), np.int64, len(bundles))
