@@ -359,38 +359,26 @@ def sequence_edges(lengths: Ints, breaks: Any, skips: Sequence[Ints] | None) -> 
     return transitions, np.concatenate(joined)
 
 
-class WordReader:
+def word_of(token: Any, name: str) -> str:
     """The word of a token: ``token[name]`` of a dict, or what follows ``name=`` in a list of strings."""
+    word = token.get(name) if isinstance(token, Mapping) else _after(f"{name}=", token)
+    if not isinstance(word, str):
+        raise ValueError(
+            f"a rule for skips needs the word of every token: {name!r} in a dict, or a feature '{name}=...' in a list "
+            f"of strings; found {token if len(str(token)) < 80 else type(token)}. Name another with word=, or give "
+            "skips= per sequence"
+        )
+    return word
 
-    def __init__(self, name: str) -> None:
-        self.name, self._prefix = name, f"{name}="
-        # By object, which is kept so that no other gets its number: hashing a bundle hashes all its names.
-        self._of_bundle: dict[int, tuple[tuple[str, ...], str | None]] = {}
 
-    def __call__(self, token: Any) -> str:
-        """The word; a rule for skips needs one on every token."""
-        word = token.get(self.name) if isinstance(token, Mapping) else self._of_strings(token)
-        if not isinstance(word, str):
-            raise ValueError(
-                f"a rule for skips needs the word of every token: {self.name!r} in a dict, or a feature "
-                f"'{self._prefix}...' in a list of strings; found {token if len(str(token)) < 80 else type(token)}. "
-                "Name another with word=, or give skips= per sequence"
-            )
-        return word
-
-    def _of_strings(self, token: Any) -> str | None:
-        if not isinstance(token, list | tuple):
-            return None
-        for feature in token:
-            if isinstance(feature, tuple):
-                known = self._of_bundle.get(id(feature))
-                if known is None:
-                    known = self._of_bundle[id(feature)] = feature, self._of_strings(feature)
-                if known[1] is not None:
-                    return known[1]
-            elif isinstance(feature, str) and feature.startswith(self._prefix):
-                return feature[len(self._prefix) :]
-        return None
+def _after(prefix: str, token: Any) -> str | None:
+    """What follows a prefix in the first string that has it, those of bundles among them."""
+    for feature in token if isinstance(token, list | tuple) else ():
+        if isinstance(feature, str) and feature.startswith(prefix):
+            return feature[len(prefix) :]
+        if isinstance(feature, tuple) and (found := _after(prefix, feature)) is not None:
+            return found
+    return None
 
 
 def check_length(given: Any, expected: int, name: str) -> None:

@@ -25,13 +25,13 @@ from bactrian.estimators.labelled_sequences import (
     TRANSITION,
     EdgesGiven,
     SequenceCodec,
-    WordReader,
     best_of_chains,
     check_length,
     check_sequence_params,
     encode_sequences,
     fitted_sequences,
     spans_constant,
+    word_of,
 )
 from bactrian.estimators.labellings import Labellings, best_labellings, label_code, reasons
 from bactrian.estimators.labels import Labels, accuracy, listed_labels
@@ -642,8 +642,7 @@ all_possible_transitions, warm_start, verbose, device
             return [np.sort(pairs, axis=1) for pairs in checked]
         if self.skips is None:
             raise ValueError("skips=None needs the skip edges of every sequence: give skips= to this call")
-        read = WordReader(self.word)
-        return [skip_edges([read(token) for token in sequence], self.skips) for sequence in X]
+        return [skip_edges([word_of(token, self.word) for token in sequence], self.skips) for sequence in X]
 
     def _fitted(self) -> FittedNodes:
         check_is_fitted(self, "weights_")
