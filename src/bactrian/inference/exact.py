@@ -56,7 +56,6 @@ def solve(problem: Problem, found: dict[int, Elimination], late: Bools) -> list[
     if swept.any():
         sequential(problem, messages, progress, 0.0)(2)
         check_contradictions(problem, progress)
-        messages.pass_messages()
     values = messages.beliefs.value.copy()
     values[~swept] = np.nan
     beliefs: dict[int, Floats] = {}
