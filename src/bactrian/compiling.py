@@ -3,9 +3,6 @@
 A :func:`kernel` is what Python calls: it is compiled once for all processes, and a line tells a person to wait. What
 kernels call, :func:`njit`, becomes part of them. Records of many arrays are passed on as pointers (:func:`record`): by
 value each array is seven arguments of every function, and takes most of the time to compile.
-
-Numba keeps compiled functions beside their sources or in the user's cache folder. A container may let its user write to
-neither; then a folder of our own takes their place, or nothing does.
 """
 
 from __future__ import annotations
@@ -16,6 +13,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, wraps
 from pathlib import Path
 from threading import Lock, Timer
@@ -49,18 +47,13 @@ _ONE_AT_A_TIME = Lock()  # as Numba compiles
 
 def njit(**options: Any) -> Callable[[Function], Function]:
     """Numba's ``njit`` of a function that kernels call."""
-
-    def decorate(function: Any) -> Any:
-        if not COMPILED:
-            # As compiled code does: integers wrap around, and numbers overflow to infinity without a word.
-            return np.errstate(all="ignore")(function)
-        return numba.njit(**{"nogil": True, "error_model": "numpy", **options})(function)
-
-    return decorate
+    if COMPILED:
+        return numba.njit(**{"nogil": True, "error_model": "numpy", **options})
+    return np.errstate(all="ignore")  # as compiled code does: numbers wrap around and overflow without a word
 
 
 def kernel(**options: Any) -> Callable[[Function], Function]:
-    """``njit`` of a function that Python calls, whatever can be written to; ``compiled`` is what Numba made of it."""
+    """``njit`` of a function that Python calls, kept for later; ``compiled`` is what Numba made of it."""
 
     def decorate(function: Any) -> Any:
         if not COMPILED:
@@ -70,11 +63,10 @@ def kernel(**options: Any) -> Callable[[Function], Function]:
         @wraps(function)
         def call(*arguments: Any) -> Any:
             nonlocal ready
-            if ready:
-                return compiled(*arguments)
-            found = _first_call(compiled, arguments)
-            ready = True
-            return found
+            if not ready:
+                _compile(compiled, tuple(map(numba.typeof, arguments)))
+                ready = True
+            return compiled(*arguments)
 
         call.compiled = compiled  # type: ignore[attr-defined]
         return call
@@ -103,6 +95,13 @@ def setup(function: Function) -> Function:
     return call  # type: ignore[return-value]
 
 
+def _as_python(function: Any) -> Any:
+    """A function that calls none that is compiled."""
+    named = {name: function.__globals__.get(name) for name in function.__code__.co_names}
+    plain = {name: _as_python(value.py_func) for name, value in named.items() if hasattr(value, "py_func")}
+    return np.errstate(all="ignore")(FunctionType(function.__code__, {**function.__globals__, **plain}))
+
+
 def record(fields: Any) -> Any:
     """A class that kernels make out of the fields of a named tuple: the same attributes, behind a pointer.
 
@@ -126,62 +125,35 @@ def record(fields: Any) -> Any:
     return Record
 
 
-def _as_python(function: Any) -> Any:
-    """A function that calls none that is compiled."""
-    named = {name: function.__globals__.get(name) for name in function.__code__.co_names}
-    plain = {name: _as_python(value.py_func) for name, value in named.items() if hasattr(value, "py_func")}
-    return np.errstate(all="ignore")(FunctionType(function.__code__, {**function.__globals__, **plain}))
-
-
-def _kept(function: Any, options: dict[str, Any]) -> Any:
-    """A function that is compiled once for all processes where a folder for it can be written to."""
-    given = {"nogil": True, "error_model": "numpy", "cache": True, **options}
-    try:
-        return numba.njit(**given)(function)
-    except RuntimeError as problem:
-        if "no locator available" not in str(problem):
-            raise
-    folder = _own_folder()
-    if folder is None:
-        return numba.njit(**{**given, "cache": False})(function)
-    before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, folder  # type: ignore[attr-defined]
-    try:
-        return numba.njit(**given)(function)  # which reads where to keep it
-    finally:
-        numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
-
-
-def _first_call(compiled: Any, arguments: tuple[Any, ...]) -> Any:
-    """Compile a function, or load it, and call it; says once that this takes long, where somebody watches."""
-    global _waited, _since
-    with _ONE_AT_A_TIME:
-        begun, timer = perf_counter(), Timer(max(LOADING, SILENCE - _waited), _say, [compiled])
-        timer.daemon = True
-        timer.start()
-        _since = begun
-        try:
-            _compile(compiled, tuple(map(numba.typeof, arguments)))
-        finally:
-            timer.cancel()
-            _waited, _since = _waited + perf_counter() - begun, None
-    return compiled(*arguments)
-
-
-def _compile(compiled: Any, kinds: tuple[Any, ...]) -> None:
-    try:
-        compiled.compile(kinds)
-    except (AttributeError, ImportError):
-        # An upgrade leaves the index of the version before, and Numba reads it whole before it sees that it is out of
-        # date, with types in it that this version may have under another name.
-        if compiled.signatures or not _forget(compiled):
-            raise
-        compiled.compile(kinds)
-
-
 def seconds_compiling() -> float:
     """Seconds that this process has spent on compiling so far, and on loading what was compiled."""
     since = _since
     return _waited + (0.0 if since is None else perf_counter() - since)
+
+
+def _compile(compiled: Any, kinds: tuple[Any, ...]) -> None:
+    """Compile a function, or load it; says once that this takes long, where somebody watches."""
+    global _waited, _since
+    with _ONE_AT_A_TIME:
+        _since = perf_counter()
+        timer = Timer(max(LOADING, SILENCE - _waited), _say, [compiled])
+        timer.daemon = True
+        timer.start()
+        try:
+            compiled.compile(kinds)
+        except (AttributeError, ImportError):
+            # An upgrade leaves the index of the version before, and Numba reads it whole before it sees that it is out
+            # of date, with types in it that this version may have under another name.
+            code = compiled.py_func.__code__
+            old = list(Path(compiled.stats.cache_path).glob(f"*{code.co_name}-{code.co_firstlineno}.*.nbi"))
+            if compiled.signatures or not old:
+                raise
+            for path in old:
+                path.unlink()
+            compiled.compile(kinds)
+        finally:
+            timer.cancel()
+            _waited, _since = seconds_compiling(), None
 
 
 def _say(compiled: Any) -> None:
@@ -194,31 +166,34 @@ def _say(compiled: Any) -> None:
         )
 
 
-def _forget(compiled: Any) -> bool:
-    """Remove the index of what was kept of a function; whether there was one."""
-    code = compiled.py_func.__code__
-    found = list(Path(compiled.stats.cache_path).glob(f"*{code.co_name}-{code.co_firstlineno}.*.nbi"))
-    for path in found:
-        path.unlink()
-    return bool(found)
+def _kept(function: Any, options: dict[str, Any]) -> Any:
+    """A function that is compiled once for all processes, beside its source or in the user's cache folder.
+
+    A container may let its user write to neither: then in a folder of our own, or in none.
+    """
+    try:
+        return njit(**{"cache": True, **options})(function)
+    except RuntimeError as problem:
+        if "no locator available" not in str(problem):
+            raise
+    numba.config.CACHE_DIR = folder = _own_folder()  # type: ignore[attr-defined]
+    return njit(**{**options, "cache": folder != ""})(function)
 
 
 @cache
-def _own_folder() -> str | None:
-    """A folder for compiled functions that nobody else can write to, or None; says once which it is."""
-    try:
-        path = os.path.join(tempfile.gettempdir(), f"bactrian-{os.getuid() if hasattr(os, 'getuid') else 'cache'}")
-        os.makedirs(path, mode=0o700, exist_ok=True)
-        # What is kept there is run later: nobody else may have made the folder, or be able to write to it.
-        found = os.lstat(path)
-        mine = not hasattr(os, "getuid") or (found.st_uid == os.getuid() and not stat.S_IMODE(found.st_mode) & 0o022)
+def _own_folder() -> str:
+    """A folder to which nobody else can write, since what is kept there is run later; says once which, "" for none."""
+    user, usable = os.getuid() if hasattr(os, "getuid") else 0, False  # Windows says 0 for every file, too
+    path = Path(tempfile.gettempdir(), f"bactrian-{user}")
+    with suppress(OSError):
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+        mine = found.st_uid == user and (os.name == "nt" or not stat.S_IMODE(found.st_mode) & 0o022)
         usable = stat.S_ISDIR(found.st_mode) and mine and os.access(path, os.W_OK)
-    except OSError:
-        path, usable = "", False
     kept = f"are kept in {path}" if usable else "are compiled anew by every process"
     warnings.warn(
         f"bactrian can write neither to its own folder nor to the user's cache folder: compiled functions {kept}; set "
         "NUMBA_CACHE_DIR to a folder of your choice",
         stacklevel=2,
     )
-    return path if usable else None
+    return str(path) if usable else ""

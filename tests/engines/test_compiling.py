@@ -233,7 +233,7 @@ _ELIMINATION = """
 import numpy as np
 from bactrian.engines.numba import elimination
 from bactrian.engines.numba.sparse import fill_slots, find_names
-from bactrian.engines.numba.orders import stable_order, sweep_order
+from bactrian.engines.numba.orders import sweep_order
 from bactrian.graphs.elimination import junction_tree
 
 def results(sizes):
@@ -247,7 +247,6 @@ def results(sizes):
         bounds = np.searchsorted(ends[links], np.arange(n + 1))
         order = sweep_order(np.array([0, n]), bounds, links // 2, ends[links], pairs, np.argsort(links))
         found.append([part.tolist() for part in order])
-        found.append(stable_order(ends, n).tolist())
         names = [f"name {k}" for k in range(n)]
         text, wanted = (
             np.frombuffer("".join(f"{name}\\0" for name in some).encode(), np.uint8) for some in (names, names[::-3])
@@ -257,7 +256,7 @@ def results(sizes):
         assert out.tolist() == list(range(n))[::-3]
     return found
 
-functions = [sweep_order, stable_order, fill_slots, find_names]
+functions = [sweep_order, fill_slots, find_names]
 functions += [getattr(elimination, name) for name in ("adjacency", "initial_fill", "eliminate", "supernodes")]
 few = results((3, 5, 12))
 print([function.__name__ for function in functions if function.compiled.signatures])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import kernel, njit, setup
@@ -63,20 +64,10 @@ def sweep_order(
     return order, is_tree
 
 
-@setup
 def stable_order(keys: Ints, n_keys: int) -> Ints:
     """``np.argsort(keys, kind="stable")`` of numbers from 0 to ``n_keys`` - 1, counted instead of compared."""
-    place = np.zeros(n_keys + 1, dtype=np.int64)
-    for key in keys:
-        place[key + 1] += 1
-    for key in range(n_keys):
-        place[key + 1] += place[key]
-    order = np.empty(keys.size, dtype=np.int64)
-    for item in range(keys.size):
-        key = keys[item]
-        order[place[key]] = item
-        place[key] += 1
-    return order
+    entries = np.ones(keys.size, dtype=np.bool_), keys, np.arange(keys.size + 1)
+    return sp.csc_array(entries, shape=(n_keys, keys.size)).tocsr().indices.astype(np.int64)
 
 
 @kernel()
