@@ -19,9 +19,10 @@ places[:] = [place for place in places if "UserProvided" in place.__name__]
 import numpy as np
 from bactrian.engines.numba.sparse import rows_times_weights
 
-out = np.zeros((1, 1))
-rows_times_weights((np.array([0, 1]), np.array([0], dtype=np.int32), np.array([3.0])), np.array([[2.0]]), out, 0, 1)
-print(out[0, 0])
+out = np.zeros(1)
+inputs = np.array([0, 1]), np.array([0], dtype=np.int32), np.array([3.0])
+rows_times_weights(inputs, np.array([2.0]), out, 1, 0, 1, ())
+print(out[0])
 """
 
 

@@ -125,7 +125,7 @@ def test_sparse_rows_times_weights(labels: int) -> None:
     weights = np.random.default_rng(1).normal(size=(30, labels))
     out = np.full((50, labels), np.nan)
     arrays = (rows.indptr.astype(np.int64), rows.indices.astype(np.int32), rows.data)
-    rows_times_weights(arrays, weights, out, 10, 40)
+    rows_times_weights(arrays, weights.ravel(), out.reshape(-1), labels, 10, 40, ())
     np.testing.assert_allclose(out[10:40], (rows @ weights)[10:40], atol=1e-13)
     assert np.isnan(out[:10]).all()
     assert np.isnan(out[40:]).all()

@@ -23,7 +23,7 @@ from bactrian.camel.entropy import Carving
 from bactrian.camel.parts import Carve, Part, State, Vector, store
 from bactrian.camel.prior import Prior
 from bactrian.graphs.packed import PackedData, TableReader
-from bactrian.parallel import AllReduce, anywhere, combine, largest_anywhere
+from bactrian.parallel import Signals, anywhere, combine, largest_anywhere
 from bactrian.parallel.threads import Context
 from bactrian.solvers.lbfgs import largest_magnitude, on_host
 from bactrian.solvers.solution import WarmState
@@ -65,8 +65,8 @@ class Dual:
         update solves for a saddle of D; and, in all parts, no instance has a loop.
     finest : float
         Change of a belief below which messages only move within rounding.
-    all_reduce : AllReduce, optional
-        What an evaluation sends; None on a single rank.
+    signals : Signals, optional
+        What evaluations tell other ranks, and hear from them.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Dual:
         self.relinearises, self.has_saddle, self.is_forest = bool(flags[0]), bool(flags[1]), not flags[2]
         self.finest = max(part.finest for part in self.parts)
         self._add_terms = self.vectors.weight_terms(self.empirical, base, prior)
-        self.all_reduce = AllReduce(communicator, self.data.n_weights, 2, 2) if communicator.size > 1 else None
+        self.signals: Signals | None = None
         #: Of every part, multipliers to go back to, and beliefs from which the next change is counted.
         self._remembered: list[Vector | None] = [None] * len(self.parts)
         self._beliefs_before: list[Vector | None] = [None] * len(self.parts)
@@ -118,7 +118,7 @@ class Dual:
         """Whether the time limit has passed: on some rank, at the last evaluation, where there are several."""
         if self.communicator.size == 1:
             return self.context.deadline.has_passed
-        return self.all_reduce is not None and self.all_reduce.is_late
+        return self.signals is not None and self.signals.seen[1]
 
     def evaluate(
         self,
@@ -136,8 +136,6 @@ class Dual:
 
         ``residual`` and ``sweeps`` are those of messages which were passed elsewhere before.
         """
-        message = self.all_reduce
-        place = None if message is None else message.vector
         expected: Vector = None
         value, violation = 0.0, 0.0
         for part in self.loaded():
@@ -145,7 +143,7 @@ class Dual:
             part.pass_messages(
                 tolerance=tolerance, max_sweeps=max_sweeps, tree_sweeps=tree_sweeps, damping=damping, logs=logs
             )
-            found = part.summary(place if expected is None else None)
+            found = part.summary()
             if expected is None:
                 expected = found.moments
             else:
@@ -153,9 +151,8 @@ class Dual:
             value += found.value
             sweeps += found.sweeps
             violation, residual = larger(violation, found.violation), larger(residual, found.residual)
-        if message is not None:
-            (value, sweeps), (violation, residual) = message.combine((value, sweeps), (violation, residual))
-            expected = expected.copy()  # the next evaluation overwrites the message
+        numbers = (value, sweeps), (violation, residual)
+        expected, (value, sweeps), (violation, residual) = combine(self.communicator, expected, *numbers, self.signals)
         value = self._add_terms(value, expected, weights)
         return Evaluation(value, expected, violation, int(sweeps), residual)
 

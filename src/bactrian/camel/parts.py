@@ -151,8 +151,8 @@ class Part(Protocol):
         Without ``logs`` exact passes over trees need not leave multipliers and log beliefs behind.
         """
 
-    def summary(self, place: Floats | None = None) -> Summary:
-        """What the last pass adds to the dual; moments are written to ``place`` where one is given."""
+    def summary(self) -> Summary:
+        """What the last pass adds to the dual."""
 
     def room_for(self, values: Vector) -> Vector:
         """A place for such a vector, where the part is kept."""

@@ -18,7 +18,7 @@ from bactrian.camel.prior import Prior
 from bactrian.graphs.junction import JunctionData
 from bactrian.graphs.packed import BeliefTables
 from bactrian.graphs.triplets import TightenedData
-from bactrian.parallel import AllReduce, Signals, total
+from bactrian.parallel import Signals, total
 from bactrian.parallel.threads import Context
 from bactrian.solvers.lbfgs import largest_slope, on_host
 from bactrian.solvers.solution import Progress, Record, Solution, Status, goes_in_circles
@@ -150,9 +150,7 @@ class Run:
 
     def listen_to(self, dual: Any) -> None:
         """Learn from a dual's messages what other ranks want."""
-        message: AllReduce | None = dual.all_reduce
-        if message is not None:
-            message.signals = self.signals
+        dual.signals = self.signals
 
     def status_of(self, ended: Status) -> Status:
         """Status of a solve that the optimiser ended so: what stopped the run, unless it converged."""

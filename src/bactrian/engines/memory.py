@@ -390,13 +390,13 @@ class MemoryPart:
             self.tables.hub_scores,
         )
 
-    def summary(self, place: Floats | None = None) -> Summary:
-        """What the last pass adds to the dual; moments are written to ``place`` where one is given."""
+    def summary(self) -> Summary:
+        """What the last pass adds to the dual."""
         beliefs = self.beliefs
         value, sweeps, violation, residual = summarise(self._weights, beliefs)
         if self.data.hub_virtual.any():
             violation = self._violation_on_edges()
-        moments = self.data.scores.moments(beliefs.counts, beliefs.hub_count, self.workers, place)
+        moments = self.data.scores.moments(beliefs.counts, beliefs.hub_count, self.workers)
         return Summary(value, sweeps, violation, residual, moments)
 
     def moments_by(self, weights: Floats) -> Floats:

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from bactrian.arrays import Bools, Floats, Ints, real_numbers
-from bactrian.engines.numba.sparse import Compressed, rows_times_states, rows_times_weights
+from bactrian.engines.numba.sparse import Compressed, rows_times_weights
 from bactrian.parallel.threads import Workers, balanced_blocks, blocks_of_rows
 
 #: Magnitude of features up to which sums of their squares do not overflow.
@@ -251,13 +251,9 @@ class Inputs:
 
     @staticmethod
     def _multiply(compressed: Compressed, blocks: Ints, right: Floats, out: Floats, workers: Workers) -> None:
-        right = np.ascontiguousarray(right)
-        labels = right.shape[1]
-        if 2 <= labels <= _MOST_UNROLLED and compressed[1].size * labels >= _WORTH_COMPILING:
-            flat, flat_out = right.ravel(), out.reshape(-1)
-            states = (0,) * labels
-            workers.run(
-                lambda _, first, last: rows_times_states(compressed, flat, flat_out, first, last, states), blocks
-            )
-            return
-        workers.run(lambda _, first, last: rows_times_weights(compressed, right, out, first, last), blocks)
+        labels, flat, flat_out = right.shape[1], right.ravel(), out.reshape(-1)
+        unrolls = 2 <= labels <= _MOST_UNROLLED and compressed[1].size * labels >= _WORTH_COMPILING
+        states = (0,) * labels if unrolls else ()
+        workers.run(
+            lambda _, first, last: rows_times_weights(compressed, flat, flat_out, labels, first, last, states), blocks
+        )

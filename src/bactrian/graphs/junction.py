@@ -217,9 +217,9 @@ class _LargeCliques:
             table = log_entries[each.entries].reshape(each.shape)
             table += each.tree.spread(each.factor, old[each.scores], {})
 
-    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers, out: Floats | None = None) -> Floats:
+    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers) -> Floats:
         """See :class:`ScoreMap`."""
-        return self._original.moments(*self._gathered(counts), workers, out)
+        return self._original.moments(*self._gathered(counts), workers)
 
     def base_score(self, counts: Floats, hub_counts: Floats) -> float:
         """See :class:`ScoreMap`."""

@@ -33,8 +33,8 @@ class ScoreMap(Protocol):
     def scores(self, weights: Floats, log_entries: Floats, hub_scores: Floats, workers: Workers) -> None:
         """Fill the scores of table entries and hub states."""
 
-    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers, out: Floats | None = None) -> Floats:
-        """F' applied to weighted beliefs, shape (n_weights,); in ``out``, where it is given."""
+    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers) -> Floats:
+        """F' applied to weighted beliefs, shape (n_weights,)."""
 
     def base_score(self, counts: Floats, hub_counts: Floats) -> float:
         """Weighted sum of the fixed scores, those that no weight multiplies."""
@@ -57,9 +57,9 @@ class SparseScores:
         np.add(both[:cut], self.base[:cut], out=log_entries)
         np.add(both[cut:], self.base[cut:], out=hub_scores)
 
-    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers, out: Floats | None = None) -> Floats:
+    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers) -> Floats:
         """See :class:`ScoreMap`."""
-        out = np.empty(self.n_weights) if out is None else out
+        out = np.empty(self.n_weights)
         self._inputs.transposed_times(np.concatenate([counts, hub_counts])[:, None], out[:, None], workers)
         return out
 
@@ -104,10 +104,10 @@ class SpreadScores:
         log_entries[:] = both[: log_entries.size]
         hub_scores[:] = both[log_entries.size :]
 
-    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers, out: Floats | None = None) -> Floats:
+    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers) -> Floats:
         """See :class:`ScoreMap`."""
         old = self._gather @ np.concatenate([counts, hub_counts])
-        return self._original.moments(old[: self._n_entries], old[self._n_entries :], workers, out)
+        return self._original.moments(old[: self._n_entries], old[self._n_entries :], workers)
 
     def base_score(self, counts: Floats, hub_counts: Floats) -> float:
         """See :class:`ScoreMap`."""
@@ -278,9 +278,9 @@ class StructuredScores:
                 kind.inputs.times(part, product, workers)
             entries[kind.rows] = kind.table.expand(product)
 
-    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers, out: Floats | None = None) -> Floats:
+    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers) -> Floats:
         """See :class:`ScoreMap`."""
-        out = np.empty(self.n_weights) if out is None else out
+        out = np.empty(self.n_weights)
         node, tied = self.split(out)
         self.inputs.transposed_times(hub_counts.reshape(-1, self.n_labels), node, workers)
         entries = counts.reshape(-1, self.n_labels**2)

@@ -364,10 +364,10 @@ class _RowScores:
             self._row_blocks,
         )
 
-    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers, out: Floats | None = None) -> Floats:
+    def moments(self, counts: Floats, hub_counts: Floats, workers: Workers) -> Floats:
         """See :class:`bactrian.graphs.scores.ScoreMap`."""
         old = self._collect(hub_counts, workers)
-        return self._original.moments(old[: self._n_entries], old[self._n_entries :], workers, out)
+        return self._original.moments(old[: self._n_entries], old[self._n_entries :], workers)
 
     def base_score(self, counts: Floats, hub_counts: Floats) -> float:
         """See :class:`bactrian.graphs.scores.ScoreMap`."""

@@ -93,49 +93,23 @@ class Signals:
         return self.stop, self.is_late()
 
 
-class AllReduce:
-    """A vector with sums and largest numbers behind it, which ranks combine in one message.
-
-    It stays in the same memory from one time to the next: some communicators take long to meet an array for the first
-    time, and nothing has to be copied.
-    """
-
-    def __init__(self, communicator: Communicator, n: int, n_sums: int, n_maxima: int) -> None:
-        self._communicator = communicator
-        self._buffer = np.empty(n + n_sums + 2 + communicator.size * n_maxima)
-        self.vector = self._buffer[:n]  #: to be filled by each rank; after :meth:`combine` the sum over all
-        self._numbers = self._buffer[n:]
-        self.signals: Signals | None = None  #: sent along, from when they are set
-
-    @property
-    def is_late(self) -> bool:
-        """Whether time was up on some rank when ranks last combined."""
-        return self.signals is not None and self.signals.seen[1]
-
-    def combine(
-        self, sums: tuple[float, ...], maxima: tuple[float, ...]
-    ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Sums of numbers and largest of others, NaN where there is one, over all ranks; the vector becomes its sum."""
-        communicator, numbers, n, signals = self._communicator, self._numbers, len(sums), self.signals
-        if communicator.size == 1:
-            return sums, maxima
-        # Every rank has slots of its own for what is not a sum: adding zeros to them is passing them on.
-        slots = numbers[n + 2 :].reshape(communicator.size, len(maxima))
-        numbers[:] = 0.0
-        numbers[:n], slots[communicator.rank] = sums, maxima
-        numbers[n : n + 2] = (0.0, 0.0) if signals is None else signals.own()
-        communicator.add_up(self._buffer)
-        if signals is not None:
-            signals.seen = bool(numbers[n] > 0.0), bool(numbers[n + 1] > 0.0)
-        return tuple(numbers[:n].tolist()), tuple(slots.max(axis=0).tolist())
-
-
 def combine(
-    communicator: Communicator, vector: Floats, sums: tuple[float, ...], maxima: tuple[float, ...]
+    communicator: Communicator,
+    vector: Floats,
+    sums: tuple[float, ...],
+    maxima: tuple[float, ...],
+    signals: Signals | None = None,
 ) -> tuple[Floats, tuple[float, ...], tuple[float, ...]]:
-    """Sum of a vector, sums of numbers and largest of others, over all ranks in one message."""
+    """Sum of a vector, sums of numbers and largest of others, NaN where there is one, over all ranks in one message."""
     if communicator.size == 1:
         return vector, sums, maxima
-    message = AllReduce(communicator, vector.size, len(sums), len(maxima))
-    message.vector[:] = vector
-    return message.vector, *message.combine(sums, maxima)
+    # Every rank has slots of its own for what is not a sum: adding zeros to them is passing them on.
+    slots = np.zeros((communicator.size, len(maxima)))
+    slots[communicator.rank] = maxima
+    own = (False, False) if signals is None else signals.own()
+    message = np.concatenate([vector, sums, own, slots.reshape(-1)])
+    communicator.add_up(message)
+    found, numbers, seen, flat = np.split(message, np.cumsum([vector.size, len(sums), 2]))
+    if signals is not None:
+        signals.seen = bool(seen[0] > 0.0), bool(seen[1] > 0.0)
+    return found, tuple(numbers.tolist()), tuple(flat.reshape(slots.shape).max(axis=0).tolist())

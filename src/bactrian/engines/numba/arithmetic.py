@@ -44,6 +44,9 @@ States = tuple[int, ...]
 #: Of an index that is never negative.
 unsigned: Any = np.uint64 if COMPILED else int
 ONE, TWO, THREE, FOUR = unsigned(1), unsigned(2), unsigned(3), unsigned(4)
+#: The start of an array, and no link, as numbers that are no literals: for each literal a function is compiled again.
+START: Any = np.int64(0)
+NO_LINK: Any = np.int64(-1)
 #: Columns from which rows of a matrix are added up as vectors.
 _MANY = unsigned(12)
 

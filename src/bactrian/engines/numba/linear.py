@@ -33,6 +33,7 @@ from bactrian.engines.numba.arithmetic import (
     ONE,
     RISE,
     RISING,
+    START,
     THREE,
     TWO,
     WIDEST,
@@ -150,7 +151,7 @@ def load_messages(part: Passing, linear: Linear, instance: int, states: States) 
         inverse /= cluster_number[link_cluster[link]]
         for k in range(unsigned(link_offset[link + 1]) - at):
             message[to + k] = inverse * multipliers[at + k]
-    return exponentials(message, first - first, link_offset, first, last, message, linear.scale, states)
+    return exponentials(message, START, link_offset, first, last, message, linear.scale, states)
 
 
 @njit(inline="always")
@@ -321,22 +322,14 @@ def _root(values: Floats, at: int, divisor: float, n: int) -> int:
     return outside
 
 
-@njit(forceinline=True)
-def end_sweep(change: float, rises: int, outside: int) -> float:
-    """The largest change of a marginal in a sweep; NaN where log space is needed.
-
-    Checked once, since what has left the range of floating point stays outside it.
-    """
-    return np.nan if outside > 0 else max(change, RISING if rises > 0 else 0.0)
-
-
 @njit(inline="always")
 def sweep_pairs(
     part: Passing, linear: Linear, instance: int, backward: bool, again: bool, halvings: int, held: Floats,
     source: Floats, states: States,
 ) -> float:  # fmt: skip
-    """Star updates of an instance's hubs in turn, from the messages in ``source``; see :func:`end_sweep`.
+    """Star updates of an instance's hubs in turn, from the messages in ``source``; the largest change of a marginal.
 
+    NaN where log space is needed: checked once, since what has left the range of floating point stays outside it.
     Where that is ``linear.message`` itself, each is made from the newest, and in a sweep that comes ``again``, after
     one without halvings, each pair's Z is 1 already. From a copy, all are made from the same old ones. With
     ``halvings`` n a multiplier goes but 2^-n of its way, by n square roots of u_new u_old; ``held`` is for the old u of
@@ -360,13 +353,13 @@ def sweep_pairs(
             at, m = place(link_offset, partner, states) - base, size_of(link_offset, partner, states)
             start, axis = link_start[first + j], link_axis[first + j]
             pair_message(entries, turn, start, axis, source, at, product, j * n, m, n)
-        of, at, size = 0 * n, place(link_offset, first, states) - base, degree * n
+        at, size = place(link_offset, first, states) - base, degree * n
         if hub_multiplies[hub]:
-            outside += believe(psi, product, belief, to, of, degree, hub_number[hub] + degree, n)[1]
+            outside += believe(psi, product, belief, to, START, degree, hub_number[hub] + degree, n)[1]
         else:
             outside += believe_by_logs(
                 hub_scores, place(hub_offset, hub, states), link_cluster, cluster_number, first, first + degree,
-                product, belief, to, of, hub_number[hub], n,
+                product, belief, to, START, hub_number[hub], n,
             )  # fmt: skip
         if halvings > 0:
             for i in range(size):
@@ -376,4 +369,4 @@ def sweep_pairs(
         for _ in range(halvings):
             for i in range(size):
                 message[at + i] = math.sqrt(message[at + i] * held[i])
-    return end_sweep(change, rises, outside)
+    return np.nan if outside > 0 else max(change, RISING if rises > 0 else 0.0)

@@ -25,6 +25,7 @@ from bactrian.engines.numba.arithmetic import (
     CAREFUL,
     LEAST,
     MOST,
+    START,
     States,
     copy_scaled,
     in_range,
@@ -190,7 +191,7 @@ def finish_pairs(
             axis, last, last_at, other, at, size, last_size = 1, row, row_at, column, column_at, n, m
         else:
             axis, last, last_at, other, at, size, last_size = 0, column, column_at, row, row_at, m, n
-        pair_message(entries, turned, start, axis, message, last_at - base, product, 0 * m, last_size, size)
+        pair_message(entries, turned, start, axis, message, last_at - base, product, START, last_size, size)
         to = place(hub_offset, link_hub[other], states)
         of, against = unsigned(at - base), unsigned(to - hub_base)
         for k in range(unsigned(size)):
@@ -198,9 +199,9 @@ def finish_pairs(
             difference = abs(product[k] - belief[against + k])
             violation = difference if difference > violation else violation
         if hub_number[link_hub[other]] == 0.0 and other == hub_links[link_hub[other]]:
-            copy_scaled(hub_count, to, product, 0, weight, size)
+            copy_scaled(hub_count, to, product, START, weight, size)
         if marginals or len(states) == 0:
-            copy_scaled(marginal, at, product, 0, 1.0, size)
+            copy_scaled(marginal, at, product, START, 1.0, size)
             copy_scaled(marginal, last_at, belief, place(hub_offset, link_hub[last], states) - hub_base, 1.0, last_size)
     beliefs.violation[instance] = violation
 
@@ -260,7 +261,7 @@ def give_hubs(part: Passing, linear: Linear, instance: int, consistent: bool, st
             else:
                 for k in range(at, at + n):
                     message[k] = 0.0
-        if not exponentials(message, first - first, layout.link_offset, first, last, message, scale, states):
+        if not exponentials(message, START, layout.link_offset, first, last, message, scale, states):
             return False
     part.beliefs.value[instance] = _believe_given(part, linear, instance, consistent, states)
     return not math.isnan(part.beliefs.value[instance])
@@ -294,7 +295,7 @@ def _believe_given(part: Passing, linear: Linear, instance: int, consistent: boo
         else:
             for k in range(to, to + n):
                 belief[k] = 0.0
-    if not exponentials(belief, begin - begin, hub_offset, begin, end, belief, tops, states):
+    if not exponentials(belief, START, hub_offset, begin, end, belief, tops, states):
         return np.nan
     value = 0.0
     for hub in range(begin, end):

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Floats, Ints
 from bactrian.compiling import kernel, njit, setup
-from bactrian.engines.numba.arithmetic import FAST_MATH, FOUR, ONE, THREE, TWO, unsigned
+from bactrian.engines.numba.arithmetic import FAST_MATH, FOUR, ONE, THREE, TWO, States, unsigned
 
 #: Rows, or columns, of a sparse matrix: bounds of each, and indices and values of their entries.
 Compressed = tuple[Ints, NDArray[np.int32], Floats]
@@ -36,29 +36,15 @@ _TILE = 64
 
 
 @kernel(fastmath=FAST_MATH)
-def rows_times_weights(inputs: Compressed, weights: Floats, out: Floats, first: int, last: int) -> None:
-    """``out[first:last] = inputs[first:last] @ weights`` for row-compressed inputs.
+def rows_times_weights(
+    inputs: Compressed, weights: Floats, out: Floats, labels: int, first: int, last: int, states: States
+) -> None:
+    """``out[first:last] = inputs[first:last] @ weights`` for row-compressed inputs, weights and sums by ``labels``.
 
     With column-compressed inputs in place of row-compressed ones and ``weights`` an array over rows, the same loop
-    accumulates the transposed product for inputs ``first:last``.
+    accumulates the transposed product for inputs ``first:last``. ``states``: as many as labels, or () for any number.
     """
-    (pointer, index, value), labels = inputs, weights.shape[1]
-    for row in range(first, last):
-        for k in range(labels):
-            out[row, k] = 0.0
-        for position in range(pointer[row], pointer[row + 1]):
-            x = value[position]
-            source = index[position]
-            for k in range(labels):
-                out[row, k] += x * weights[source, k]
-
-
-@kernel(fastmath=FAST_MATH)
-def rows_times_states(
-    inputs: Compressed, weights: Floats, out: Floats, first: int, last: int, states: tuple[int, ...]
-) -> None:
-    """The same on flat arrays, with as many labels as the tuple ``states`` is long: known when compiled, so faster."""
-    (pointer, index, value), n = inputs, unsigned(len(states))
+    (pointer, index, value), n = inputs, unsigned(len(states) if len(states) > 0 else labels)
     for row in range(unsigned(first), unsigned(last)):
         begin, end, to = unsigned(pointer[row]), unsigned(pointer[row + ONE]), row * n
         for k in range(n):

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import kernel, njit
-from bactrian.engines.numba.arithmetic import LEAST, MOST, RISE, RISING, exp, normalise_logs, pair_message
+from bactrian.engines.numba.arithmetic import LEAST, MOST, RISE, RISING, START, exp, normalise_logs, pair_message
 from bactrian.engines.numba.tables import (
     Limits,
     Passing,
@@ -75,7 +75,7 @@ def messages_of_arrays(
         cluster, partner, n = link_cluster[link], link_partner[link], link_offset[link + 1] - link_offset[link]
         table, kappa, fits, level = cluster_table[cluster], cluster_number[cluster], False, 0.0
         if partner >= 0 and narrow[table] and table_number[table] == kappa:
-            at, m, top, nowhere = link_offset[partner], link_offset[partner + 1] - link_offset[partner], -np.inf, 0 * n
+            at, m, top = link_offset[partner], link_offset[partner + 1] - link_offset[partner], -np.inf
             for k in range(at, at + m):
                 top = max(top, multipliers[k])
             top = top if top != -np.inf else 0.0
@@ -83,7 +83,7 @@ def messages_of_arrays(
                 small[k] = exp((multipliers[at + k] - top) / kappa)
             origin, axis = table_offset[table], link_axis[link]
             level = top / kappa + shift[table]
-            pair_message(exponentials, turn, origin, axis, small, nowhere, product, nowhere, m, n)
+            pair_message(exponentials, turn, origin, axis, small, START, product, START, m, n)
             fits = True
             for k in range(n):
                 fits &= LEAST < product[k] < MOST
@@ -266,8 +266,8 @@ def scale_hubs(part: Passing, prescribed: Bools, target: Floats, backward: bool,
     for position in range(n_hubs):
         hub = layout.hub_order[n_hubs - 1 - position if backward else position]
         start, first, last = layout.hub_offset[hub], layout.hub_links[hub], layout.hub_links[hub + 1]
-        n, nowhere = layout.hub_offset[hub + 1] - start, 0 * start
-        log_messages(part, scratch, first, last, incoming, nowhere)
+        n = layout.hub_offset[hub + 1] - start
+        log_messages(part, scratch, first, last, incoming, START)
         if prescribed[hub]:
             for k in range(n):
                 hub_log[start + k] = hub_scores[start + k] = target[start + k]
@@ -275,13 +275,13 @@ def scale_hubs(part: Passing, prescribed: Bools, target: Floats, backward: bool,
                     hub_scores[start + k] -= incoming[message]
         else:
             log_belief(
-                link_cluster, cluster_number, hub_number[hub], hub_scores, start, n, first, last, incoming, nowhere,
+                link_cluster, cluster_number, hub_number[hub], hub_scores, start, n, first, last, incoming, START,
                 hub_log, start,
             )  # fmt: skip
         kept = 0.0 if prescribed[hub] else damping
         found = update_multipliers(
             link_cluster, cluster_number, layout.link_offset, part.multipliers, hub_log, start, n, first, last,
-            incoming, nowhere, kept, scratch.belief,
+            incoming, START, kept, scratch.belief,
         )  # fmt: skip
         change = max(change, found)
     return change

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import kernel, njit, record
-from bactrian.engines.numba.arithmetic import WIDEST, exp, normalise_logs
+from bactrian.engines.numba.arithmetic import NO_LINK, START, WIDEST, exp, normalise_logs
 from bactrian.engines.numba.layout import Layout
 
 #: What stands for a belief that underflows, for 0 means that a state is forbidden.
@@ -186,7 +186,7 @@ def log_scores(layout: Layout, entries: Floats, multipliers: Floats, number: flo
     """The scores of a cluster with all of its links' multipliers, divided by its number."""
     table = layout.cluster_table[cluster]
     scores = np.empty(layout.table_offset[table + 1] - layout.table_offset[table])
-    fill_scores(HeldLayout(*layout), entries, multipliers, cluster, -1, scores)
+    fill_scores(HeldLayout(*layout), entries, multipliers, cluster, NO_LINK, scores)
     return scores / number
 
 
@@ -224,12 +224,12 @@ def evaluate_clusters(part: Passing, shared_counts: Floats, instance: int, score
     for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
         size = fill_sums(
             table_offset, cluster_table, cluster_links, cluster_link, link_projection, link_offset, projection,
-            entries, multipliers, cluster, -1, scores,
+            entries, multipliers, cluster, NO_LINK, scores,
         )  # fmt: skip
         kappa = cluster_number[cluster]
         for k in range(size):
             scores[k] /= kappa
-        normaliser = normalise_logs(scores, 0, size)
+        normaliser = normalise_logs(scores, START, size)
         value += kappa * normaliser
         possible = normaliser != -np.inf
         for k in range(size):
@@ -326,7 +326,7 @@ def recession(
         if weights[instance] == 0.0:
             continue
         for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
-            size = fill_scores(layout, entries, multipliers, cluster, -1, sums)
+            size = fill_scores(layout, entries, multipliers, cluster, NO_LINK, sums)
             top, lost = _top_and_loss(sums, size)
             value, loss = value + weights[instance] * top, max(loss, lost)
         for hub in range(layout.instance_hubs[instance], layout.instance_hubs[instance + 1]):

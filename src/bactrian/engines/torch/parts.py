@@ -373,7 +373,7 @@ class DevicePart:
         )
         self.value, self.violation = self.values.totals.tolist()
 
-    def summary(self, place: Floats | None = None) -> Summary:
+    def summary(self) -> Summary:
         """See :class:`Part`."""
         assert self.values is not None
         sweeps = self.sweeps * self.piece.structure.n_graphs
