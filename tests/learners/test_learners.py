@@ -279,10 +279,7 @@ class Stuck:
         time.sleep(self.seconds)
         return InnerResult(weights, 1.0, 1.0, 0.0, 0, Status.STALLED)
 
-    def heed_beliefs(self, change: float) -> None:
-        pass
-
-    def objective_changed(self) -> None:
+    def relinearised(self, change: float) -> None:
         pass
 
 

@@ -227,8 +227,7 @@ class Camel:
         # A few joint steps leave clusters that disagree, and a linearisation at such beliefs can run away.
         capped = loose and self.solver != "joint"
         limit = run.settings.max_relinearisations if dual.relinearises else 0
-        last_weight_change = np.inf
-        idle = 0
+        last_weight_change, idle = np.inf, 0
         for outer in range(limit + 1):
             first = loose and outer == 0
             result = inner.solve(
@@ -237,35 +236,30 @@ class Camel:
                 relative=_LOOSE_REDUCTION if loose and not first else 0.0,
                 max_iterations=min(_LOOSE_ITERATIONS, run.iterations_left) if capped else run.iterations_left,
             )
-            weight_change = largest_magnitude(result.weights - weights)
-            weights, gap = result.weights, result.gap
-            if not dual.relinearises:
-                run.record(result, inner)
-                return weights, result.status
-            if run.interrupted is not None and result.status is run.interrupted:
-                run.record(result, inner, np.nan, weight_change)
-                return weights, result.status
-            belief_change = dual.belief_change()
-            settled = belief_change <= run.settings.tolerance and gap <= run.demands.gap
-            settled = settled and result.status is not Status.TIME_LIMIT  # beliefs stand still without sweeps, too
-            distance = max(weight_change, _remaining(weight_change, last_weight_change))
-            last_weight_change = weight_change
-            if settled and (run.settings.prior.leaves_free or distance <= _WEIGHT_TOLERANCE):
-                run.record(result, inner, belief_change, weight_change)
-                reliable = result.status is not Status.UNRELIABLE
-                return weights, Status.CONVERGED if reliable else Status.UNRELIABLE
-            if run.iterations_left <= 0 or outer == limit:
-                run.record(result, inner, belief_change, weight_change)
-                return weights, run.interrupted or Status.ITERATION_LIMIT
-            stuck = result.status is Status.STALLED and result.iterations == 0
-            idle = idle + 1 if stuck and belief_change <= run.settings.tolerance else 0
-            if idle == _MOST_IDLE:
-                run.record(result, inner, belief_change, weight_change)
-                return weights, Status.STALLED
-            inner.heed_beliefs(belief_change)
-            change = linearisation.update()
-            inner.objective_changed()
-            run.record(result, inner, belief_change, weight_change, change)
+            weight_change = largest_magnitude(result.weights - weights) if dual.relinearises else np.nan
+            weights, ended = result.weights, result.status
+            belief_change = change_of_g = np.nan
+            status: Status | None = ended
+            if dual.relinearises and (run.interrupted is None or ended is not run.interrupted):
+                belief_change = dual.belief_change()
+                still = belief_change <= run.settings.tolerance
+                # Beliefs stand still without sweeps, too.
+                settled = still and result.gap <= run.demands.gap and ended is not Status.TIME_LIMIT
+                distance = max(weight_change, _remaining(weight_change, last_weight_change))
+                last_weight_change = weight_change
+                idle = idle + 1 if still and ended is Status.STALLED and result.iterations == 0 else 0
+                if settled and (run.settings.prior.leaves_free or distance <= _WEIGHT_TOLERANCE):
+                    status = Status.UNRELIABLE if ended is Status.UNRELIABLE else Status.CONVERGED
+                elif run.iterations_left <= 0 or outer == limit:
+                    status = run.interrupted or Status.ITERATION_LIMIT
+                elif idle == _MOST_IDLE:
+                    status = Status.STALLED
+                else:
+                    status, change_of_g = None, linearisation.update()
+                    inner.relinearised(belief_change)
+            run.record(result, inner, belief_change, weight_change, change_of_g)
+            if status is not None:
+                return weights, status
         raise AssertionError("the loop returns at its limit")
 
 

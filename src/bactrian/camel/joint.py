@@ -158,15 +158,12 @@ class Joint:
         self.sweeps += after.sweeps
         return after, after.residual <= allowed
 
-    def heed_beliefs(self, change: float) -> None:
-        """See :class:`InnerSolver`; a solve is as tight as it is."""
-
     def evaluate(self, weights: Floats) -> Evaluation:
         """See :class:`InnerSolver`; the multipliers are those of the last solve."""
         self.objective.value_and_gradient(self.objective.initial(weights))
         assert self.objective.last is not None
         return self.objective.last
 
-    def objective_changed(self) -> None:
-        """See :class:`InnerSolver`."""
+    def relinearised(self, change: float) -> None:
+        """See :class:`InnerSolver`; a solve is as tight as it is."""
         self.memory.clear()

@@ -193,12 +193,9 @@ class Profiled:
         assert self.run.settings.is_noise is not None
         return 0.0 if self.run.settings.is_noise(self.dual.part) else largest_magnitude(gradient)
 
-    def heed_beliefs(self, change: float) -> None:
+    def relinearised(self, change: float) -> None:
         """See :class:`InnerSolver`."""
         self.accuracy.heed_beliefs(change)
-
-    def objective_changed(self) -> None:
-        """See :class:`InnerSolver`."""
         self.objective.forget()
 
     def evaluate(self, weights: Vector) -> Evaluation:

@@ -72,11 +72,8 @@ class InnerSolver(Protocol):
     def solve(self, weights: Vector, *, tolerance: float, relative: float = 0.0, max_iterations: int) -> InnerResult:
         """Run until the moment gap is at most ``tolerance``, or ``relative`` of what it was at the start."""
 
-    def heed_beliefs(self, change: float) -> None:
-        """Before a relinearisation: make beliefs consistent enough for a change of that size to mean something."""
-
-    def objective_changed(self) -> None:
-        """The linearisation was updated."""
+    def relinearised(self, change: float) -> None:
+        """After an update of g at beliefs that had changed so much: make the next change mean something."""
 
     def evaluate(self, weights: Vector) -> Evaluation:
         """The dual at ``weights``, as accurately as the run demands."""
