@@ -35,7 +35,6 @@ from bactrian.engines.numba.tables import (
     Tables,
     halvings_of,
     hold,
-    log_scores,
     prepare_tables,
     summarise,
 )
@@ -491,9 +490,12 @@ class MemoryTables(HubTables):
 
     def cluster(self, index: int) -> Floats:
         """Belief table of a table cluster."""
-        layout = self._layout
-        entries, number = self._tables.log_entries, float(self._numbers.cluster[index])
-        scores = log_scores(layout, entries, self._multipliers, number, index)
+        layout, table = self._layout, self._layout.cluster_table[index]
+        scores = self._tables.log_entries[layout.table_offset[table] : layout.table_offset[table + 1]].copy()
+        for link in layout.cluster_link[layout.cluster_links[index] : layout.cluster_links[index + 1]].tolist():
+            states = layout.projection[layout.link_projection[link] :][: scores.size]
+            scores += self._multipliers[layout.link_offset[link] + states]
+        scores /= self._numbers.cluster[index]
         beliefs: Floats = np.exp(scores - scores.max())
         beliefs /= beliefs.sum()
         return beliefs

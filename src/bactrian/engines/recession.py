@@ -28,7 +28,6 @@ from scipy.sparse.linalg import lsmr
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.dual import Dual
-from bactrian.engines.numba.tables import recession
 from bactrian.graphs.packed import PackedData, link_cells
 from bactrian.graphs.ragged import pointer, ranges
 from bactrian.parallel import Communicator, anywhere, gather, largest_anywhere, total
@@ -326,6 +325,32 @@ def _holds(states: PossibleStates, empirical: Floats, weights: Floats, multiplie
     return loss > 0.5 and rate <= _ROUNDING * loss * float(states.weight[present].min())
 
 
+def _rate_and_loss(data: PackedData, entries: Floats, hub_scores: Floats, multipliers: Floats) -> tuple[float, float]:
+    """Weighted sum of the largest scores of clusters and hubs, and the most that a possible state loses against one.
+
+    A cluster's scores are its table's and its links' multipliers; from a hub's the multipliers are taken away. States
+    of score -inf do not count, nor do instances without weight.
+    """
+    layout, (cells, states) = data.layout, link_cells(data.layout)
+    sizes = np.diff(layout.table_offset)[layout.cluster_table]
+    clusters = entries[ranges(layout.table_offset[layout.cluster_table], sizes)]
+    clusters = clusters + np.bincount(cells, weights=multipliers[states], minlength=clusters.size)
+    taken = np.bincount(data.hub_state_of_link_state, weights=multipliers, minlength=hub_scores.size)
+    hubs = np.subtract(hub_scores, taken, out=np.full(taken.size, -np.inf), where=hub_scores != -np.inf)
+    value, loss = 0.0, 0.0
+    for scores, start, owners in (
+        (clusters, pointer(sizes)[:-1], layout.instance_clusters),
+        (hubs, layout.hub_offset[:-1], layout.instance_hubs),
+    ):
+        weight = np.repeat(data.weights, np.diff(owners))
+        top = np.maximum.reduceat(scores, start) if scores.size else scores
+        least = np.minimum.reduceat(np.where(scores == -np.inf, np.inf, scores), start) if scores.size else scores
+        counts = (weight != 0.0) & (top != -np.inf)
+        value += float(weight[counts] @ top[counts])
+        loss = max(loss, float((top[counts] - least[counts]).max(initial=0.0)))
+    return value, loss
+
+
 def certifies(
     parts: Iterable[tuple[Any, Floats]], direction: Floats, empirical: Floats, communicator: Communicator
 ) -> bool:
@@ -347,7 +372,7 @@ def certifies(
         hubs[messages.linearisation == np.inf] = -np.inf
         for k, delta in enumerate((shared, multipliers)):
             delta = np.where(hubs[hub_state] == -np.inf, -np.inf, np.where(np.isfinite(delta), delta, 0.0))
-            rate, lost = recession(layout, entries, hubs, delta, data.weights)
+            rate, lost = _rate_and_loss(data, entries, hubs, delta)
             rates[k] += rate
             loss[k] = max(loss[k], lost)
         least = min(least, float(data.weights[data.weights > 0.0].min(initial=np.inf)))

@@ -1,7 +1,4 @@
-"""Tables of scores and beliefs, and clusters of any shape in log space.
-
-:func:`recession` is the dual where scores grow without bound: of a log-sum-exp the largest score is left.
-"""
+"""Tables of scores and beliefs, and clusters of any shape in log space."""
 
 from __future__ import annotations
 
@@ -181,15 +178,6 @@ def fill_scores(layout: Layout, entries: Floats, multipliers: Floats, cluster: i
     )  # fmt: skip
 
 
-@kernel()
-def log_scores(layout: Layout, entries: Floats, multipliers: Floats, number: float, cluster: int) -> Floats:
-    """The scores of a cluster with all of its links' multipliers, divided by its number."""
-    table = layout.cluster_table[cluster]
-    scores = np.empty(layout.table_offset[table + 1] - layout.table_offset[table])
-    fill_scores(HeldLayout(*layout), entries, multipliers, cluster, NO_LINK, scores)
-    return scores / number
-
-
 @njit(forceinline=True)
 def project_logsumexp(
     hub_state: NDArray[np.int32], states: int, n: int, scores: Floats, size: int, tops: Floats, out: Floats, start: int
@@ -309,46 +297,6 @@ def evaluate_hubs(part: Passing, instance: int, consistent: bool, swept: bool, s
                 disagreement[offset + k] = weight * (marginal - reference)
     beliefs.violation[instance] = violation
     return value
-
-
-@kernel()
-def recession(
-    layout: Layout, entries: Floats, hub_scores: Floats, multipliers: Floats, weights: Floats
-) -> tuple[float, float]:
-    """Weighted sum of the largest scores of clusters and hubs, and the most that a possible state loses against one.
-
-    A cluster's scores are its table's and its links' multipliers; from a hub's the multipliers are taken away. States
-    of score -inf do not count, nor do instances without weight.
-    """
-    layout = HeldLayout(*layout)
-    value, loss, sums = 0.0, 0.0, np.empty(max(largest_sizes(layout, 0, weights.size)))
-    for instance in range(weights.size):
-        if weights[instance] == 0.0:
-            continue
-        for cluster in range(layout.instance_clusters[instance], layout.instance_clusters[instance + 1]):
-            size = fill_scores(layout, entries, multipliers, cluster, NO_LINK, sums)
-            top, lost = _top_and_loss(sums, size)
-            value, loss = value + weights[instance] * top, max(loss, lost)
-        for hub in range(layout.instance_hubs[instance], layout.instance_hubs[instance + 1]):
-            start, size = layout.hub_offset[hub], layout.hub_offset[hub + 1] - layout.hub_offset[hub]
-            for k in range(size):
-                sums[k] = hub_scores[start + k]
-                for link in range(layout.hub_links[hub], layout.hub_links[hub + 1]):
-                    if sums[k] != -np.inf:
-                        sums[k] -= multipliers[layout.link_offset[link] + k]
-            top, lost = _top_and_loss(sums, size)
-            value, loss = value + weights[instance] * top, max(loss, lost)
-    return value, loss
-
-
-@njit()
-def _top_and_loss(scores: Floats, size: int) -> tuple[float, float]:
-    """The largest score, and how far the least is below it; 0 where none is finite."""
-    top, bottom = -np.inf, np.inf
-    for k in range(size):
-        if scores[k] != -np.inf:
-            top, bottom = max(top, scores[k]), min(bottom, scores[k])
-    return (top, top - bottom) if top != -np.inf else (0.0, 0.0)
 
 
 def summarise(weights: Floats, beliefs: Beliefs) -> tuple[float, float, float, float]:
