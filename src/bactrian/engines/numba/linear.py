@@ -250,15 +250,16 @@ def believe(
 
 @njit(fastmath=FAST_MATH, forceinline=True)
 def divide_messages(
-    message: Floats, product: Floats, belief: Floats, at: int, to: int, degree: int, normalised: bool, n: int
-) -> tuple[float, int]:
+    message: Floats, product: Floats, belief: Floats, held: Floats, at: int, to: int, degree: int, normalised: bool,
+    n: int,
+) -> tuple[float, int]:  # fmt: skip
     """u = b / m for ``degree`` links: message[at:] = belief[to:] / product each.
 
     Returns the largest change of a marginal, which was message * product, divided by its sum unless that is 1, and how
     many rose by more than ``RISE`` times themselves. Positive numbers are in the order of their bits, whose largest is
-    found in a loop that vectorises.
+    found in a loop that vectorises: it goes over the states of all links, with b and the sums repeated in ``held``.
     """
-    at, to, n, change, rises = unsigned(at), unsigned(to), unsigned(n), 0, 0
+    at, to, n, size, change, rises = unsigned(at), unsigned(to), unsigned(n), unsigned(degree * n), 0, 0
     for j in range(unsigned(degree)):
         i, p, total = at + j * n, j * n, 1.0
         if not normalised:
@@ -267,12 +268,14 @@ def divide_messages(
                 total += message[i + k] * product[p + k]
         inverse = 1.0 / total
         for k in range(n):
-            factor, wanted = product[p + k], belief[to + k]
-            marginal = message[i + k] * factor * inverse
-            message[i + k] = wanted / factor
-            step = wanted - marginal
-            change = max(change, int(np.float64(abs(step)).view(np.int64)))
-            rises += step > RISE * marginal
+            held[p + k], held[size + p + k] = belief[to + k], inverse
+    for i in range(size):
+        factor, wanted = product[i], held[i]
+        marginal = message[at + i] * factor * held[size + i]
+        message[at + i] = wanted / factor
+        step = wanted - marginal
+        change = max(change, int(np.float64(abs(step)).view(np.int64)))
+        rises += step > RISE * marginal
     return np.int64(change).view(np.float64), rises
 
 
@@ -332,8 +335,8 @@ def sweep_pairs(
     NaN where log space is needed: checked once, since what has left the range of floating point stays outside it.
     Where that is ``linear.message`` itself, each is made from the newest, and in a sweep that comes ``again``, after
     one without halvings, each pair's Z is 1 already. From a copy, all are made from the same old ones. With
-    ``halvings`` n a multiplier goes but 2^-n of its way, by n square roots of u_new u_old; ``held`` is for the old u of
-    a star.
+    ``halvings`` n a multiplier goes but 2^-n of its way, by n square roots of u_new u_old. ``held`` is scratch: three
+    times the states of a star, the last third for its old u.
     """
     layout, plan, hub_number = part.layout, part.plan, part.numbers.hub
     link_start, hub_multiplies = plan.link_start, plan.hub_multiplies
@@ -363,10 +366,10 @@ def sweep_pairs(
             )  # fmt: skip
         if halvings > 0:
             for i in range(size):
-                held[i] = message[at + i]
-        moved, rising = divide_messages(message, product, belief, at, to, degree, again, n)
+                held[2 * size + i] = message[at + i]
+        moved, rising = divide_messages(message, product, belief, held, at, to, degree, again, n)
         change, rises = max(change, moved), rises + rising
         for _ in range(halvings):
             for i in range(size):
-                message[at + i] = math.sqrt(message[at + i] * held[i])
+                message[at + i] = math.sqrt(message[at + i] * held[2 * size + i])
     return np.nan if outside > 0 else max(change, RISING if rises > 0 else 0.0)

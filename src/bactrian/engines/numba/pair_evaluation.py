@@ -76,7 +76,7 @@ def evaluate_pairs(
         return
     halvings, beliefs, is_tree = limits.halvings, part.beliefs, part.layout.instance_is_tree
     linear, outer = new_linear(part, first, last, False), np.zeros(counts.size)
-    held = np.empty(linear.product.size if halvings > 0 else 0)
+    held = np.empty(3 * linear.product.size)
     closing = 1 if halvings > 0 else 0
     asked = 0.5 * limits.tolerance if closing else limits.tolerance
     for instance in range(first, last):

@@ -80,7 +80,7 @@ def evaluate_pieces(
             fits &= match_scales(part, linear, piece)
         elif kind <= _TURN:
             halvings = limits.halvings
-            held = np.empty(linear.product.size if halvings > 0 else 0)
+            held = np.empty(3 * linear.product.size)
             for turn in range(kind + 1 - _SWEEP):
                 residual, way = np.nan, backward == (turn == 0)
                 if halvings >= 0:

@@ -97,6 +97,7 @@ def run_parallel(
 ) -> None:  # fmt: skip
     """Parallel updates of each instance of ``first:last`` that is still running."""
     scratch, limit, tolerance = new_scratch(part.layout, first, last), limits.max_sweeps, limits.tolerance
+    held = np.empty(3 * scratch.star.size)
     for instance in range(first, last):
         if progress.status[instance] != RUNNING:
             continue
@@ -109,7 +110,7 @@ def run_parallel(
         sweeps, residual = 0, np.inf
         while fast and sweeps < limit and residual > tolerance and not (sweeps > 0 and progress.late[0]):
             old[:] = linear.message
-            residual = sweep_pairs(part, linear, instance, False, False, 0, scratch.star, old, states)
+            residual = sweep_pairs(part, linear, instance, False, False, 0, held, old, states)
             sweeps += 1
             fast = not math.isnan(residual)
         if fast and store_logs(part, linear, instance, True, states):
