@@ -233,7 +233,6 @@ def test_little_setup_is_left_to_python(tmp_path: Path) -> None:
 _ELIMINATION = """
 import numpy as np
 from bactrian.engines.numba import elimination
-from bactrian.engines.numba.sparse import fill_slots, find_names
 from bactrian.engines.numba.orders import sweep_order
 from bactrian.graphs.elimination import junction_tree
 
@@ -248,16 +247,9 @@ def results(sizes):
         bounds = np.searchsorted(ends[links], np.arange(n + 1))
         order = sweep_order(np.array([0, n]), bounds, links // 2, ends[links], pairs, np.argsort(links))
         found.append([part.tolist() for part in order])
-        names = [f"name {k}" for k in range(n)]
-        text, wanted = (
-            np.frombuffer("".join(f"{name}\\0" for name in some).encode(), np.uint8) for some in (names, names[::-3])
-        )
-        slots, out = np.full((1024 if n > 16 else 32, 2), -1, np.int32), np.empty(len(names[::-3]), np.int64)
-        found += [fill_slots(text, n, slots), slots.tolist(), find_names(wanted, text, slots, out)]
-        assert out.tolist() == list(range(n))[::-3]
     return found
 
-functions = [sweep_order, fill_slots, find_names]
+functions = [sweep_order]
 functions += [getattr(elimination, name) for name in ("adjacency", "initial_fill", "eliminate", "supernodes")]
 few = results((3, 5, 12))
 print([function.__name__ for function in functions if function.compiled.signatures])
