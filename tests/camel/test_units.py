@@ -21,7 +21,7 @@ from bactrian.engines.memory import HostVectors
 from bactrian.graphs.inputs import BundledRows, Inputs
 from bactrian.graphs.packing import pack
 from bactrian.parallel.threads import Workers
-from bactrian.solvers.lbfgs import InUnits, Memory, minimise
+from bactrian.solvers.lbfgs import Memory, minimise
 
 
 def chains(n: int, active: Any = None, seed: int = 0) -> bt.GraphData:
@@ -112,7 +112,7 @@ def test_weights_that_are_learned_are_seen_and_no_others() -> None:
     np.testing.assert_array_equal(gradient, np.flatnonzero(chosen))
 
 
-def test_a_memory_in_units_is_that_of_a_solver_in_these_units() -> None:
+def test_directions_in_units_are_those_of_a_solver_in_these_units() -> None:
     """The same points as where the function is given in the units, an L1 term included."""
     rng = np.random.default_rng(0)
     unit, root = 10.0 ** rng.uniform(-2.0, 2.0, 12), rng.normal(size=(12, 12))
@@ -128,12 +128,12 @@ def test_a_memory_in_units_is_that_of_a_solver_in_these_units() -> None:
 
     for l1 in (0.0, 0.5):
         points: list[list[Any]] = [[], []]
-        for seen, scale, memory, kept in (
-            (function, unit, InUnits(Memory(5, 12), unit), points[0]),
-            (in_these_units, np.ones(12), Memory(5, 12), points[1]),
+        for seen, scale, units, kept in (
+            (function, unit, unit, points[0]),
+            (in_these_units, np.ones(12), None, points[1]),
         ):
             minimise(
-                seen, np.zeros(12), tolerance=0.0, max_iterations=15, l1=l1 / scale, memory=memory,
+                seen, np.zeros(12), tolerance=0.0, max_iterations=15, l1=l1 / scale, memory=Memory(5, 12), unit=units,
                 callback=lambda step, kept=kept, scale=scale: kept.append(step.x / scale),
             )  # fmt: skip
         assert len(points[0]) == 15

@@ -17,7 +17,7 @@ from bactrian.camel.dual import Dual, Evaluation
 from bactrian.camel.parts import Vector
 from bactrian.camel.run import InnerResult, Run, Work
 from bactrian.camel.units import Learned, feature_units
-from bactrian.solvers.lbfgs import InUnits, Memory, Minimum, Step, largest_magnitude, largest_slope, minimise
+from bactrian.solvers.lbfgs import Minimum, Step, largest_magnitude, largest_slope, minimise
 from bactrian.solvers.solution import Status
 
 #: Star updates that oscillate even with this part of the old multipliers kept are given up.
@@ -114,7 +114,11 @@ class Profiled:
             objective = ProfiledObjective(dual, accuracy)
         self.objective: ProfiledObjective = objective
         self.accuracy: Accuracy = objective.accuracy
-        self.memory = self._memory() if learned is None else learned.memory
+        if learned is None:
+            units, vectors = self.units(), dual.vectors
+            self.memory, self.unit = vectors.memory(dual.data.n_weights), None if units is None else vectors.of(units)
+        else:
+            self.memory, self.unit = learned.memory, learned.unit
         self._evaluations_before = 0
         self._value_before = np.inf
         self._was_stopped = False  # the last solve, before it converged
@@ -126,11 +130,6 @@ class Profiled:
         """Those in which the solver counts weights, as the features have them; None where they are 1."""
         data, dual = self.run.data, self.dual  # a dual may be of other tables than the features have
         return feature_units([data] if data.in_memory else dual.packed(), dual.prior, dual.communicator)
-
-    def _memory(self) -> Memory:
-        vectors, units = self.dual.vectors, self.units()
-        memory = vectors.memory(self.dual.data.n_weights)
-        return memory if units is None else InUnits(memory, vectors.of(units))
 
     @property
     def work(self) -> Work:
@@ -162,6 +161,7 @@ class Profiled:
                 max_iterations=min(left, run.iterations_left),
                 l1=run.settings.prior.l1,
                 memory=self.memory,
+                unit=self.unit,
                 measure=self.measure,
                 callback=self._after_step,
                 interrupt=run.is_late,

@@ -35,7 +35,7 @@ from bactrian.graphs.packed import PackedData
 from bactrian.graphs.scores import StructuredScores
 from bactrian.parallel import Alone, Communicator
 from bactrian.parallel.threads import Workers
-from bactrian.solvers.lbfgs import InUnits, Minimum, ValueAndGradient
+from bactrian.solvers.lbfgs import Minimum, ValueAndGradient
 
 
 def feature_units(parts: Iterable[PackedData], prior: Prior, communicator: Communicator | None = None) -> Floats | None:
@@ -87,7 +87,7 @@ class Learned:
         self._weights = np.zeros(start.size)
         units = curvature_units(data, prior, workers)
         assert units is not None
-        self.memory = InUnits(vectors.memory(size, exact=True), units[self._chosen])
+        self.memory, self.unit = vectors.memory(size, exact=True), units[self._chosen]
 
     def of(self, weights: Floats) -> Floats:
         """What the solver sees of ``weights``."""

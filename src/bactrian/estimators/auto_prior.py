@@ -39,7 +39,7 @@ from bactrian.graphs.ragged import pointer
 from bactrian.graphs.scores import TiedTable
 from bactrian.inference.infer import graph_marginals
 from bactrian.parallel.threads import Deadline, Workers, single_threaded_blas
-from bactrian.solvers.lbfgs import InUnits, Memory, Step, minimise
+from bactrian.solvers.lbfgs import Memory, Step, minimise
 
 #: Variance of scores of a node, and of an edge, where too few labels are known to choose one.
 NODES, EDGES = 30.0, 1.0
@@ -347,10 +347,9 @@ class Trial:
             return gain < max(_GAIN * step.value, least)
 
         units = (self._scale[: start.size] + precision / max(1.0, float(train.weights.sum()))) ** -0.5
-        memory = InUnits(Memory(5, start.size), units)
         found = minimise(
-            value_and_gradient, start, tolerance=0.0, relative=1e-3, max_iterations=_ITERATIONS, memory=memory,
-            callback=settled, interrupt=lambda: self._deadline.has_passed,
+            value_and_gradient, start, tolerance=0.0, relative=1e-3, max_iterations=_ITERATIONS,
+            memory=Memory(5, start.size), unit=units, callback=settled, interrupt=lambda: self._deadline.has_passed,
         )  # fmt: skip
         return found.x
 

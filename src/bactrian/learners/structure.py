@@ -49,7 +49,7 @@ from scipy.stats import chi2
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.camel.run import NoBeliefs
 from bactrian.parallel.threads import Deadline, Workers, single_threaded_blas
-from bactrian.solvers.lbfgs import PAIRS, InUnits, Memory, Step, minimise
+from bactrian.solvers.lbfgs import Step, minimise
 from bactrian.solvers.solution import Callback, Progress, Solution
 
 CRITERIA = ("ebic", "aic", "cv", "stability")
@@ -670,10 +670,10 @@ def fit_tables(
 
     start = of.independent()
     x = np.concatenate([start.bias, np.zeros(row.size)])
-    memory = InUnits(Memory(PAIRS, x.size), 1.0 / np.sqrt(np.concatenate([1.0 + own / scale**2, 1.0 + norm / size**2])))
+    unit = 1.0 / np.sqrt(np.concatenate([1.0 + own / scale**2, 1.0 + norm / size**2]))
     with single_threaded_blas():
         found = minimise(
-            value_and_gradient, x, tolerance=tolerance, max_iterations=max_iterations, memory=memory, callback=after,
+            value_and_gradient, x, tolerance=tolerance, max_iterations=max_iterations, unit=unit, callback=after,
             measure=lambda slope: float(np.abs(slope * units).max(initial=0.0)),
         )  # fmt: skip
     _, tables, plain = split(found.x)

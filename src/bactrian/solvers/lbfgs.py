@@ -189,52 +189,6 @@ class Memory:
         return _combination(self._gram, self._order, projections)
 
 
-class InUnits(Memory):
-    """A memory of vectors whose entries are counted in units of their own: s in these, gradients in their inverse.
-
-    Directions are those of a solver to which ``x / unit`` was given, while points, gradients and norms stay in the
-    units of the caller. Without pairs the direction is steepest descent in these units.
-    """
-
-    def __init__(self, memory: Memory, unit: Any) -> None:
-        self._memory, self._unit, self.inner = memory, unit, memory.inner
-
-    def clear(self) -> None:
-        """See :class:`Memory`."""
-        self._memory.clear()
-
-    @property
-    def is_empty(self) -> bool:
-        """See :class:`Memory`."""
-        return self._memory.is_empty
-
-    def largest(self, x: Any) -> float:
-        """See :class:`Memory`."""
-        return self._memory.largest(x)
-
-    @property
-    def gathers(self) -> bool:
-        """See :class:`Memory`."""
-        return self._memory.gathers
-
-    def add(self, s: Floats, y: Floats, *, within: bool = False) -> None:
-        """See :class:`Memory`; s and y are overwritten."""
-        s /= self._unit
-        y *= self._unit
-        self._memory.add(s, y, within=within)
-
-    def direction(self, gradient: Floats) -> Floats:
-        """See :class:`Memory`."""
-        direction = self._memory.direction(gradient * self._unit)
-        direction *= self._unit
-        return direction
-
-    def direction_within(self, gradient: Floats, free: Ints) -> Floats:
-        """See :class:`Memory`."""
-        unit = self._unit[free]
-        return unit * self._memory.direction_within(gradient * unit, free)
-
-
 def _combination(gram: Floats, order: list[int], projections: Floats) -> tuple[Floats, float]:
     """Coefficients of the stored vectors in the direction, and of -gradient, from all inner products.
 
@@ -263,6 +217,7 @@ def minimise(
     max_iterations: int,
     l1: float | Floats = 0.0,
     memory: Memory | None = None,
+    unit: Any = None,
     measure: Callable[[Floats], float] | None = None,
     callback: Callable[[Step], bool] | None = None,
     interrupt: Callable[[], bool] | None = None,
@@ -273,7 +228,8 @@ def minimise(
     Stops when the largest component of the (pseudo-)gradient is at most ``tolerance``, or ``relative`` of what it was
     at the start, or near that where all that is left to gain is rounding, or when ten iterations gained less than the
     share ``gain`` of the value; ``measure`` gives another norm than the largest component. ``memory`` may come from an
-    earlier call on a similar function. The callback returns True to stop. ``interrupt`` is asked after every
+    earlier call on a similar function. Directions are those of a solver to which ``x / unit`` was given, while points,
+    gradients and norms stay as they are. The callback returns True to stop. ``interrupt`` is asked after every
     evaluation: where it says True, the evaluation may have been cut short, and the solver returns the point before it.
     """
     l1_vector = np.broadcast_to(np.asarray(l1, dtype=np.float64), x.shape)
@@ -319,9 +275,9 @@ def minimise(
         found = None
         try:
             if sparse:
-                descent, found = _orthant_step(trials, memory, x, value, slope, l1_vector)
+                descent, found = _orthant_step(trials, memory, unit, x, value, slope, l1_vector)
             else:
-                direction = memory.direction(slope)
+                direction = _direction(memory, unit, slope)
                 descent = float(memory.inner(direction[None], slope[None])[0, 0])
                 if descent < 0.0:
                     found = _wolfe_search(trials, memory, x, value, direction, descent)
@@ -337,9 +293,23 @@ def minimise(
             continue
         retried = False
         new_x, value, new_gradient = found
-        memory.add(new_x - x, new_gradient - gradient, within=sparse and memory.gathers)
+        step, change = new_x - x, new_gradient - gradient
+        if unit is not None:
+            step /= unit
+            change *= unit
+        memory.add(step, change, within=sparse and memory.gathers)
         x, gradient = new_x, new_gradient
         iteration += 1
+
+
+def _direction(memory: Memory, unit: Any, slope: Any, free: Ints | None = None) -> Any:
+    """Minus the inverse Hessian of the memory times a slope; of ``free`` entries alone, the others standing still."""
+    own = unit if unit is None or free is None else unit[free]
+    scaled = slope if own is None else slope * own
+    direction = memory.direction(scaled) if free is None else memory.direction_within(scaled, free)
+    if own is not None:
+        direction *= own
+    return direction
 
 
 class _CutShortError(Exception):
@@ -437,15 +407,15 @@ def _interpolate(
 
 
 def _orthant_step(
-    function: _Trials, memory: Memory, x: Floats, value: float, slope: Floats, l1: Floats
+    function: _Trials, memory: Memory, unit: Any, x: Floats, value: float, slope: Floats, l1: Floats
 ) -> tuple[float, _Found]:
     """The slope along the direction, and a step within the orthant of x (of -slope where x is 0), by backtracking.
 
     Entries at 0 that would stay there are left out; others at 0 go downhill or stay.
     """
     free: Any = np.flatnonzero((x != 0.0) | (slope != 0.0)) if memory.gathers else slice(None)
-    full_slope, slope, begin, l1 = slope, slope[free], x[free], l1[free]
-    direction = memory.direction_within(slope, free) if memory.gathers else memory.direction(full_slope)
+    slope, begin, l1 = slope[free], x[free], l1[free]
+    direction = _direction(memory, unit, slope, free if memory.gathers else None)
     downhill = direction * slope < 0.0
     direction = np.where(downhill | (begin != 0.0), direction, 0.0)
     descent = float(memory.inner(direction[None], slope[None])[0, 0])
