@@ -97,7 +97,7 @@ class Joint:
 
     def __init__(self, dual: Dual, run: Run) -> None:
         self.dual, self.run = dual, run
-        run.listen_to(dual)
+        dual.signals = run.signals
         self.objective = JointObjective(dual)
         n_weights = dual.data.n_weights
         size = self.objective.initial(np.zeros(n_weights)).size

@@ -108,7 +108,7 @@ class Profiled:
 
     def __init__(self, dual: Dual, run: Run, objective: Any = None, learned: Learned | None = None) -> None:
         self.dual, self.run, self.learned = dual, run, learned
-        run.listen_to(dual)
+        dual.signals = run.signals
         if objective is None:
             accuracy = Accuracy(run.demands, is_saddle=dual.has_saddle, least=dual.finest)
             objective = ProfiledObjective(dual, accuracy)

@@ -145,10 +145,6 @@ class Run:
             self.interrupted = Status.TIME_LIMIT
         return late
 
-    def listen_to(self, dual: Any) -> None:
-        """Learn from a dual's messages what other ranks want."""
-        dual.signals = self.signals
-
     def status_of(self, ended: Status) -> Status:
         """Status of a solve that the optimiser ended so: what stopped the run, unless it converged."""
         return ended if self.interrupted is None or ended is Status.CONVERGED else self.interrupted
