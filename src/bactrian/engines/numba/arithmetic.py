@@ -59,11 +59,11 @@ RISE, RISING = 1e-2, 1e-3
 
 
 @njit()
-def in_range(values: Floats, size: int) -> bool:
-    """Whether the first ``size`` values lie between ``LEAST`` and ``MOST``; False for NaN."""
-    outside = 0
-    for k in range(size):  # a count, which vectorises
-        outside += not LEAST < values[k] < MOST
+def in_range(values: Floats, at: int, size: int) -> bool:
+    """Whether the ``size`` values from values[at] on lie between ``LEAST`` and ``MOST``; False for NaN."""
+    outside, at = 0, unsigned(at)
+    for k in range(unsigned(size)):  # a count, which vectorises
+        outside += not LEAST < values[at + k] < MOST
     return outside == 0
 
 

@@ -199,7 +199,7 @@ def store_logs(part: Passing, linear: Linear, instance: int, wanted: bool, state
     hub_base, base = place(layout.hub_offset, begin, states), place(link_offset, first, states)
     n_hub_states = place(layout.hub_offset, end, states) - hub_base
     n_link_states = place(link_offset, last, states) - base
-    if not (in_range(belief, n_hub_states) and in_range(message, n_link_states)):
+    if not (in_range(belief, START, n_hub_states) and in_range(message, START, n_link_states)):
         return False
     if not wanted:
         return True
@@ -223,20 +223,21 @@ def believe(
 ) -> tuple[float, int]:
     """b of a hub into belief[to:], from psi[to:] and the ``degree`` messages in product[of:]; numbers of links are 1.
 
-    Returns what b was divided by, and how often messages, or the product of one with those before it, left the range.
+    Returns what b was divided by, and how often the product of a message with those before it left the range; who
+    calls it looks at the messages themselves.
     """
     to, of, n, last, total, outside = unsigned(to), unsigned(of), unsigned(n), unsigned(n) - ONE, 0.0, 0
     for block in range((n + THREE) // FOUR):  # four states at a time, the last of them as often as needed
         a = FOUR * block
         b, c, d, start = min(a + ONE, last), min(a + TWO, last), min(a + THREE, last), of
         w, x, y, z = psi[to + a], psi[to + b], psi[to + c], psi[to + d]
+        p = q = r = s = e = f = g = h = 1.0  # the smallest and the largest of each
         for _ in range(unsigned(degree)):
-            e, f, g, h = product[start + a], product[start + b], product[start + c], product[start + d]
-            w, x, y, z = w * e, x * f, y * g, z * h
-            least = min(min(min(e, f), min(g, h)), min(min(w, x), min(y, z)))
-            most = max(max(max(e, f), max(g, h)), max(max(w, x), max(y, z)))
-            outside += not (least > LEAST and most < MOST)
+            w, x, y, z = w * product[start + a], x * product[start + b], y * product[start + c], z * product[start + d]
+            p, q, r, s = min(p, w), min(q, x), min(r, y), min(s, z)
+            e, f, g, h = max(e, w), max(f, x), max(g, y), max(h, z)
             start += n
+        outside += not (min(min(p, q), min(r, s)) > LEAST and max(max(e, f), max(g, h)) < MOST)
         belief[to + a], belief[to + b], belief[to + c], belief[to + d] = w, x, y, z
     if divisor != 1.0:
         outside += _root(belief, to, divisor, n)
@@ -252,14 +253,16 @@ def believe(
 def divide_messages(
     message: Floats, product: Floats, belief: Floats, held: Floats, at: int, to: int, degree: int, normalised: bool,
     n: int,
-) -> tuple[float, int]:  # fmt: skip
+) -> tuple[float, int, int]:  # fmt: skip
     """u = b / m for ``degree`` links: message[at:] = belief[to:] / product each.
 
-    Returns the largest change of a marginal, which was message * product, divided by its sum unless that is 1, and how
-    many rose by more than ``RISE`` times themselves. Positive numbers are in the order of their bits, whose largest is
-    found in a loop that vectorises: it goes over the states of all links, with b and the sums repeated in ``held``.
+    Returns the largest change of a marginal, which was message * product, divided by its sum unless that is 1, how many
+    rose by more than ``RISE`` times themselves, and how many messages m are out of range. Positive numbers are in the
+    order of their bits, whose largest is found in a loop that vectorises: it goes over the states of all links, with b
+    and the sums repeated in ``held``.
     """
     at, to, n, size, change, rises = unsigned(at), unsigned(to), unsigned(n), unsigned(degree * n), 0, 0
+    outside = 0
     for j in range(unsigned(degree)):
         i, p, total = at + j * n, j * n, 1.0
         if not normalised:
@@ -276,7 +279,8 @@ def divide_messages(
         step = wanted - marginal
         change = max(change, int(np.float64(abs(step)).view(np.int64)))
         rises += step > RISE * marginal
-    return np.int64(change).view(np.float64), rises
+        outside += not LEAST < factor < MOST
+    return np.int64(change).view(np.float64), rises, outside
 
 
 @njit(fastmath=CAREFUL)
@@ -367,8 +371,8 @@ def sweep_pairs(
         if halvings > 0:
             for i in range(size):
                 held[2 * size + i] = message[at + i]
-        moved, rising = divide_messages(message, product, belief, held, at, to, degree, again, n)
-        change, rises = max(change, moved), rises + rising
+        moved, rising, left = divide_messages(message, product, belief, held, at, to, degree, again, n)
+        change, rises, outside = max(change, moved), rises + rising, outside + left
         for _ in range(halvings):
             for i in range(size):
                 message[at + i] = math.sqrt(message[at + i] * held[2 * size + i])

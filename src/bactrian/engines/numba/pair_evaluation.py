@@ -478,7 +478,8 @@ def evaluate_trees(
                     change = max(change, abs(total / totals[hub - begin] - 1.0))
         n_hub_states = place(hub_offset, end, states) - hub_base
         n_link_states = place(link_offset, hub_links[end], states) - base
-        if outside > 0 or not (in_range(belief, n_hub_states) and in_range(message, n_link_states)):
+        fits = in_range(product, START, n_link_states) and in_range(message, START, n_link_states)
+        if outside > 0 or not (fits and in_range(belief, START, n_hub_states)):
             continue
         if limits.logs:
             store_logs(part, linear, instance, True, states)

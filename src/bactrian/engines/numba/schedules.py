@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from bactrian.arrays import Bools, Floats, Ints
 from bactrian.compiling import kernel, njit, record
-from bactrian.engines.numba.arithmetic import States, pair_message, place, size_of, unsigned
+from bactrian.engines.numba.arithmetic import States, in_range, pair_message, place, size_of, unsigned
 from bactrian.engines.numba.layout import Layout
 from bactrian.engines.numba.linear import (
     HeldLinear,
@@ -341,6 +341,7 @@ def _run_instance(
             if hub_multiplies[hub]:
                 degree = last - first
                 outside = believe(psi, product, belief, to, at, degree, hub_number[hub] + degree, n)[1]
+                outside += not in_range(product, at, degree * n)
             else:
                 outside = believe_by_logs(
                     hub_scores, place(hub_offset, hub, states), link_cluster, cluster_number, first, last,
