@@ -188,8 +188,9 @@ class FeatureRows:
             Inputs(self.given).times(weights, out, workers)
             return out
         compressed = self.given.bounds, self.given.columns.astype(np.int32), self.given.values
+        flat, flat_out, labels = weights.ravel(), out.reshape(-1), weights.shape[1]
         workers.run(
-            lambda _, first, last: rows_times_weights(compressed, weights, out, first, last),
+            lambda _, first, last: rows_times_weights(compressed, flat, flat_out, labels, first, last, ()),
             blocks_of_rows(self.given.bounds, N_BLOCKS, _LEAST_ENTRIES),
         )
         return out

@@ -58,27 +58,6 @@ def rows_times_weights(
                 out[to + k] += w * weights[a + k]
 
 
-@kernel(fastmath=FAST_MATH)
-def entries_times_weights(
-    inputs: tuple[Ints, Ints, Ints, Floats], weights: Floats, out: Floats, first: int, last: int
-) -> None:
-    """``out[first:last] = inputs[first:last] @ weights``, where a row has the numbers of its entries.
-
-    Inputs are the bounds of rows, their numbers, and column and value of each number; what has no column, -1, counts
-    for nothing.
-    """
-    (bounds, number, column, value), labels = inputs, weights.shape[1]
-    for row in range(first, last):
-        for k in range(labels):
-            out[row, k] = 0.0
-        for position in range(bounds[row], bounds[row + 1]):
-            source = column[number[position]]
-            if source >= 0:
-                x = value[number[position]]
-                for k in range(labels):
-                    out[row, k] += x * weights[source, k]
-
-
 class Segments(NamedTuple):
     """Columns to which each context adds."""
 
