@@ -44,7 +44,7 @@ docs-without-torch: $(READY)-docs
 
 # By file, so that what the tests of a file share, kernels to compile among it, is made once. A killed worker is not
 # replaced, but fails the run: by file, pytest-xdist would wait for the new one for ever. There are as many workers as
-# cores: a second thread of BLAS would wait, spinning, for a core, which made small products 25 times as long.
+# cores: a second thread of BLAS spins while it waits for one, for half of the time of tests/camel and tests/judges.
 test: lint
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --max-worker-restart=0 -m "$(FAST)"
 
