@@ -26,7 +26,7 @@ Schedules call these updates: sequential sweeps for learning and inference (``ev
 ``evaluate_instances``), and parallel and residual rounds of inference (:mod:`.schedules`). On trees two
 sweeps of belief propagation are exact, whatever the route; those of pairs multiply half as often (``evaluate_trees``).
 
-Beside them: :mod:`.junction` (exact inference, also for many rows of evidence), :mod:`.decoding` and
-:mod:`.assignments` (most probable assignments), :mod:`.mean_field`, :mod:`.gibbs`, :mod:`.elimination` and
-:mod:`.orders` (of graphs), and :mod:`.sparse` (inputs).
+Beside them: :mod:`.junction` (exact inference, also for many rows of evidence), :mod:`.decoding`,
+:mod:`.assignments` and :mod:`.neighbourhoods` (most probable assignments), :mod:`.mean_field`, :mod:`.gibbs`,
+:mod:`.elimination` and :mod:`.orders` (of graphs), and :mod:`.sparse` (inputs).
 """
