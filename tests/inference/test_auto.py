@@ -13,7 +13,7 @@ import pytest
 import bactrian as bt
 from bactrian.graphs.elimination import MemoryBudgetError, junction_tree
 from bactrian.graphs.join_graph import join_graph
-from bactrian.inference.auto import on_join_graph
+from bactrian.inference.auto import on_join_graph, result_of
 from bactrian.inference.problem import Options, bytes_of, new_problem
 from bactrian.parallel.threads import Deadline
 from bactrian.solvers.solution import ConvergenceWarning
@@ -170,7 +170,9 @@ def test_larger_clusters_come_nearer(evidence: dict[int, int]) -> None:
     for limit in (1, 8, 16, 2**16):
         joined = join_graph(sizes, scopes, len(clusters), tree, limit)
         assert all(len(clique) <= 4 for clique in joined.factors.tree.cliques) or limit > 16
-        result = on_join_graph(problem, 0, joined, lambda _: False)
+        answer = on_join_graph(problem, 0, joined, lambda _: False)
+        assert answer is not None
+        result = result_of(problem, 0, answer)
         assert result.converged
         assert result.residual <= 1e-5
         every = range(16)

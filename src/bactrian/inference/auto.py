@@ -4,26 +4,35 @@ What a junction tree costs is known once it is planned, and planning costs a sma
 belief propagation comes first, since something must be there when time is up; then the same, damped, on join graphs
 (:mod:`bactrian.graphs.join_graph`) of growing clusters, which become the cliques of a junction tree; then annealed
 importance sampling, which brackets log Z.
+
+Where a distribution has several modes, messages settle on one of them, which one is chance: join graphs along other
+elimination orders end elsewhere. So where answers disagree, clusters grow no further than leaves time for several of
+them, and their average is taken. Each is itself a sum over the states of the variable of which the answers before
+disagree most, weighted by their values of Z (conditioned belief propagation: Eaton & Ghahramani, AISTATS 2009). To the
+mean of log Z the average adds how much its parts differ, of which the Jensen-Shannon divergence of one variable's
+marginals is a lower bound: -F of a mixture is the mean of its parts' -F, and their divergence.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
-from dataclasses import replace
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
+from bactrian.arrays import Floats
 from bactrian.camel.entropy import carve
-from bactrian.graphs.elimination import JunctionTree, MemoryBudgetError
+from bactrian.graphs.elimination import JunctionTree, MemoryBudgetError, junction_tree
 from bactrian.graphs.join_graph import JoinGraph, join_graph
 from bactrian.graphs.ragged import pointer
 from bactrian.inference.annealing import annealing
 from bactrian.inference.exact import Elimination, ExactReader, eliminations, solve, tree_plan
-from bactrian.inference.problem import Problem
+from bactrian.inference.problem import Evidence, Problem
 from bactrian.inference.propagation import propagate
 from bactrian.inference.result import InferenceProgress, InferenceResult
 from bactrian.parallel.threads import Deadline
@@ -41,8 +50,11 @@ _HARD = 0.25
 _DAMPING = 0.5
 #: Seconds that exact inference may take before something else is tried first, and between looks at the callback.
 _AT_ONCE, _LOOK = 2.0, 0.1
-#: States of the clusters of join graphs, in turn, rounds that the first is expected to take, and the most of any.
-_LIMITS, _ROUNDS, _MOST_ROUNDS = (1, 2**8, 2**12, 2**16, 2**18, 2**20, 2**22, 2**24), 30, 200
+#: States of the clusters of join graphs, in turn, and the most rounds of messages and answers.
+_LIMITS, _MOST_ROUNDS, _MOST_ANSWERS = (2**8, 2**12, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24), 200, 48
+#: Answers for which larger clusters must leave time, unless those so far agree but for this divergence; the fewest
+#: that are compared; draws of an order; and the least probability of a state for one to be conditioned on it.
+_SEVERAL, _AGREED, _COMPARED, _DRAWS, _UNLIKELY = 8, 0.05, 4, 4, 1e-4
 #: Particles of annealing: so many as there should be time for, by the links of a model, within these bounds.
 _MOST_MOVES, _LEAST_SAMPLES, _MOST_SAMPLES = 2**23, 64, 1024
 
@@ -135,8 +147,8 @@ class _Search:
             self._problem.deadline.late[0] = True
         return bool(self._stopped)
 
-    def _for(self, seconds: float, method: Callable[[Problem], list[InferenceResult]]) -> list[InferenceResult]:
-        """Results of a method in so many seconds."""
+    def _for(self, seconds: float, method: Callable[[Problem], Any]) -> Any:
+        """What a method finds in so many seconds."""
         with Deadline(seconds) as deadline:
             context = replace(self._problem.context, deadline=deadline)
             options = replace(self._inner.options, max_seconds=round(seconds, 3))
@@ -159,39 +171,60 @@ class _Search:
                 self._told[m].append(f"exact inference gave up after {self._problem.seconds - beginning:.3g} s")
         return found
 
-    def _take(self, results: Sequence[InferenceResult | None], what: str) -> None:
-        """Keep results that are better than those before."""
+    def _take(
+        self, results: Sequence[InferenceResult | None], what: str, beside: InferenceResult | None = None
+    ) -> None:
+        """Keep results that are better than those before, or than that ``beside``."""
         spent, self._since = self._problem.seconds - self._since, self._problem.seconds
         for m, new in enumerate(results):
             old = self._best[m]
             if new is None or (old is not None and old.bound == "exact"):
                 continue
             ended = "" if new.bound == "exact" else ", converged" if new.converged else f", {new.status}"
-            better = old is None or new.bound == "exact" or _rank(new) <= _rank(old)
+            better = old is None or new.bound == "exact" or _rank(new) <= _rank(beside or old)
             self._told[m].append(f"{what} ({spent:.3g} s{ended}){'' if better else ', which was no better'}")
             if better:
                 self._best[m] = new
 
     def _refine(self, m: int, tree: JunctionTree, deadline: Deadline) -> None:
-        """Join graphs of growing clusters, while there is time for another by what those before took."""
-        cardinalities, tables, hubs = self._problem.data.structure.scopes(m)
-        scopes, before, after = [*tables, *hubs], 0, _ROUNDS * _PER_ENTRY
-        for limit in _LIMITS:
-            planned = Deadline(_PLANNED * (deadline.left or 0.0))
-            joined = join_graph(cardinalities.tolist(), scopes, len(tables), tree, limit, planned)
-            if joined is None or self._over():
+        """Join graphs of growing clusters, and along other orders, while there is time by what those before took."""
+        graphs, budget = _JoinGraphs(self._inner, m, tree), self._problem.options.memory_budget
+        limits = [limit for limit in _LIMITS if 8 * limit <= budget] or [1]
+        level, entries, rate, first, averaging = -1, 0, 0.0, self._best[m], None
+        while not self._over() and graphs.n_found < _MOST_ANSWERS:
+            states, planned = graphs.conditions(), Deadline(_PLANNED * (deadline.left or 0.0))
+            tree = graphs.tree(states[0], planned)
+            chosen = None
+            for n in range(level + 1, len(limits)):
+                joined = graphs.joined(tree, limits[n], planned)
+                if joined is None:
+                    return
+                larger = joined.factors.tree.table_entries
+                if larger <= entries and joined.pairs:
+                    continue
+                needed = rate * larger * len(states) * (1 if graphs.agree else _SEVERAL)
+                held = 8 * joined.factors.tree.message_entries
+                if not entries or (needed <= (deadline.left or 0.0) and held <= budget):
+                    chosen, level, entries = joined, n, larger
+                break
+            if chosen is None and not graphs.agree and rate * entries * len(states) <= (deadline.left or 0.0):
+                chosen = graphs.joined(tree, limits[level], planned)
+            if chosen is None:
                 return
-            entries, left = joined.factors.tree.table_entries, deadline.left or 0.0
-            needed = 8 * joined.factors.tree.message_entries
-            if before and (needed > self._problem.options.memory_budget or after * entries > left):
+            left = deadline.left or 0.0
+            if not self._for(left, partial(graphs.add, chosen, states, self._tell)):
                 return
-            if entries == before:
-                continue
-            found = self._for(left, lambda p, j=joined: [on_join_graph(p, m, j, self._tell)])  # type: ignore[misc]
+            rate = (left - (deadline.left or 0.0)) / (entries * len(states))
+            kind = "a join graph"
+            if (several := len(graphs.used)) > 1:
+                kind = f"the average of the last {several} of {graphs.n_found} join graphs"
+                if averaging is not None:
+                    self._told[m].pop()
+                    self._since = averaging
+            averaging = self._since if several > 1 else None
             results: list[InferenceResult | None] = [None] * len(self._best)
-            results[m] = found[0]
-            self._take(results, f"a join graph of clusters of up to {limit} states")
-            before, after = entries, (left - (deadline.left or 0.0)) / entries
+            results[m] = graphs.result()
+            self._take(results, f"{kind} of clusters of up to {limits[level]} states", first)
 
     def _bracket(self, rest: list[int]) -> None:
         """An interval of log Z, and its estimate where that is narrow."""
@@ -222,27 +255,156 @@ def _rank(result: InferenceResult) -> float:
     return 0.0 if result.converged else max(result.residual, 1e-2)
 
 
-def on_join_graph(problem: Problem, m: int, joined: JoinGraph, tell: Callable[[InferenceProgress], bool]) -> Any:
-    """What copies of variables tell each other, damped, with exact messages between; None where time is up at once."""
-    messages, factors = problem.messages(carve(problem.data, "bethe").whole), joined.factors
-    tree = Elimination(problem.data.layout, m, factors, *tree_plan(factors), problem.evidence[m], ())
-    tables, late = messages.tables, problem.deadline.late
-    bounds = tree.start[len(factors.scopes) - 2 * len(joined.pairs) :] - tree.n_own
+@dataclass(frozen=True)
+class Answer:
+    """log Z and the marginals of an instance's factors, one after the other, and how messages ended."""
+
+    value: float
+    beliefs: Floats
+    residual: float
+    iterations: int
+    tree: Elimination
+    exact: bool
+
+
+class _JoinGraphs:
+    """Answers of join graphs for one instance, and what they are together."""
+
+    def __init__(self, problem: Problem, m: int, tree: JunctionTree) -> None:
+        self._problem, self._m, self._first, self.n_found = problem, m, tree, 0
+        self._kept: list[Answer] = []  # the later half of the answers, or the last few
+        self._last: Sequence[Evidence] = [{}]
+        cardinalities, tables, self._hubs = problem.data.structure.scopes(m)
+        self._sizes, self._scopes, self._n_tables = cardinalities.tolist(), [*tables, *self._hubs], len(tables)
+        self._states = pointer([math.prod(self._sizes[v] for v in scope) for scope in self._hubs])
+
+    def tree(self, seen: Evidence, deadline: Deadline) -> JunctionTree:
+        """Another junction tree for every answer but the first, without the variables of ``seen``."""
+        evidence, budget = [*self._problem.evidence[self._m], *seen], self._problem.options.memory_budget
+        if self.n_found == 0:
+            return self._first
+        try:
+            return junction_tree(
+                self._sizes, self._scopes, evidence=evidence, restarts=_DRAWS, seed=self.n_found, memory_budget=budget,
+                whole=False, late=lambda: deadline.has_passed,
+            )  # fmt: skip
+        except MemoryBudgetError as error:
+            return error.tree or self._first
+
+    def joined(self, tree: JunctionTree, limit: int, deadline: Deadline) -> JoinGraph | None:
+        """The join graph along the order of a tree; None where time is up."""
+        return join_graph(self._sizes, self._scopes, self._n_tables, tree, limit, deadline)
+
+    def add(
+        self, joined: JoinGraph, states: Sequence[Evidence], tell: Callable[[InferenceProgress], bool], problem: Problem
+    ) -> bool:
+        """Whether there was time for another answer."""
+        answer = on_join_graph(problem, self._m, joined, tell, states)
+        if answer is None or (self._kept and problem.deadline.has_passed):
+            return False
+        self.n_found += 1
+        self._last = states
+        self._kept = [*self._kept, answer][-max(self.n_found - self.n_found // 2, _COMPARED) :]
+        return True
+
+    def _divergences(self) -> tuple[Floats, Floats]:
+        """The Jensen-Shannon divergence of answers, by hub, and the mean of their marginals."""
+        marginals = np.array([answer.beliefs[-self._states[-1] :] for answer in self._kept])
+        mean = marginals.mean(axis=0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            terms = np.where(marginals > 0.0, marginals * np.log(marginals / mean), 0.0).mean(axis=0)
+        return np.add.reduceat(terms, self._states[:-1]), mean
+
+    @property
+    def agree(self) -> bool:
+        """Whether there are several answers, and they are near to each other."""
+        return len(self._kept) > 1 and float(self._divergences()[0].max()) <= _AGREED
+
+    @property
+    def used(self) -> list[Answer]:
+        """What the result is the average of: the last alone, of the largest clusters, where all agree."""
+        return self._kept[-1:] if len(self._kept) == 1 or self._kept[-1].exact or self.agree else self._kept
+
+    def conditions(self) -> Sequence[Evidence]:
+        """The likely states of the variable of which answers disagree most for the number of these.
+
+        Answers that agree do so given its states, so that these are kept.
+        """
+        if len(self._kept) < 2 or self.agree:
+            return self._last
+        divergences, mean = self._divergences()
+        likely = mean > _UNLIKELY
+        gain = divergences / np.maximum(np.add.reduceat(likely, self._states[:-1]) - 1, 1)
+        gain[[len(scope) > 1 for scope in self._hubs]] = -1.0
+        hub = int(np.argmax(gain))
+        if gain[hub] <= 0.0:
+            return [{}]
+        (v,) = self._hubs[hub]
+        return [{v: s} for s in np.flatnonzero(likely[slice(*self._states[hub : hub + 2])]).tolist()]
+
+    def result(self) -> InferenceResult:
+        """The average of what is used; for its log Z see the head of this module."""
+        used, values = self.used, np.array([answer.value for answer in self.used])
+        mixed = _mixed(used, np.full(len(used), 1.0 / len(used)))
+        value = float(values.mean()) + (float(self._divergences()[0].max()) if len(used) > 1 else 0.0)
+        return result_of(self._problem, self._m, replace(mixed, value=value))
+
+
+def on_join_graph(
+    problem: Problem, m: int, joined: JoinGraph, tell: Callable[[InferenceProgress], bool],
+    states: Sequence[Evidence] = ({},),
+) -> Answer | None:  # fmt: skip
+    """The sum over ``states``, of the same variables; None where time is up at once."""
+    tables, plan = problem.messages(carve(problem.data, "bethe").whole).tables, tree_plan(joined.factors)
+    found = []
+    for seen in states:
+        evidence = {**problem.evidence[m], **seen}
+        tree = Elimination(problem.data.layout, m, joined.factors, *plan, evidence, ())
+        answer = _settled(problem, tables.log_entries, tables.hub_scores, tree, joined, tell)
+        if answer is not None:
+            found.append(answer)
+        if problem.deadline.has_passed:
+            break
+    if not found:
+        return None
+    values = np.array([answer.value for answer in found])
+    value = float(np.logaddexp.reduce(values))
+    mixed = _mixed(found, np.exp(values - value))
+    return replace(mixed, value=value, exact=mixed.exact and not states[0])  # other states may be possible
+
+
+def _mixed(answers: Sequence[Answer], weights: Floats) -> Answer:
+    """A mixture of answers, whose messages are as far from settled as those of half of it at least."""
+    beliefs = np.zeros_like(answers[0].beliefs)
+    for answer, weight in zip(answers, weights, strict=True):
+        beliefs += weight * answer.beliefs
+    residual = float(np.median([answer.residual for answer in answers]))
+    iterations = sum(answer.iterations for answer in answers)
+    exact = all(answer.exact for answer in answers)
+    return replace(answers[-1], beliefs=beliefs, residual=residual, iterations=iterations, exact=exact)
+
+
+def _settled(
+    problem: Problem, entries: Floats, hub_scores: Floats, tree: Elimination, joined: JoinGraph,
+    tell: Callable[[InferenceProgress], bool],
+) -> Answer | None:  # fmt: skip
+    """What copies of variables tell each other, damped, with exact messages between."""
+    late = problem.deadline.late
+    bounds = tree.start[len(joined.factors.scopes) - 2 * len(joined.pairs) :] - tree.n_own
     sizes = np.diff(bounds)
     # Where the same state is at the other end of a pair, and the states of first ends.
     other = np.arange(bounds[-1]) + np.repeat(np.tile([1, -1], len(joined.pairs)) * sizes, sizes)
     first = np.repeat(np.tile([True, False], len(joined.pairs)), sizes)
+    starts = pointer(sizes[::2])[:-1]
     told = -np.log(np.repeat(sizes, sizes))
-    best, iteration, status = None, 0, "converged"
-    most = min(_MOST_ROUNDS, problem.options.max_iterations)
+    best, iteration = None, 0
     while True:
-        value, beliefs = tree.calibrated(tables.log_entries, tables.hub_scores, late, told)
+        value, beliefs = tree.calibrated(entries, hub_scores, late, told)
         if not np.isfinite(value):
-            break
+            return best
         iteration += 1
         ends = beliefs[tree.n_own :]
         both = np.exp(told + told[other])[first]
-        starts = pointer(sizes[::2])[:-1]
         value -= float(np.log(np.add.reduceat(both, starts)).sum()) if starts.size else 0.0
         with np.errstate(divide="ignore", invalid="ignore"):
             new = np.where(ends > 0.0, np.log(ends) - told, -np.inf)[other]
@@ -250,23 +412,23 @@ def on_join_graph(problem: Problem, m: int, joined: JoinGraph, tell: Callable[[I
             new -= np.repeat(np.log(np.add.reduceat(np.exp(new), bounds[:-1])), sizes)
         # Ends may agree by symmetry before they have told each other anything.
         residual = float(np.nanmax(np.abs([ends - ends[other], np.exp(new) - np.exp(told)]), initial=0.0))
-        best = value, beliefs[: tree.n_own], residual
-        if residual <= _TOLERANCE or iteration >= most:
-            status = "converged" if residual <= _TOLERANCE else f"stopped at the limit of {iteration} iterations"
-            break
+        best = Answer(value, beliefs[: tree.n_own], residual, iteration, tree, not joined.pairs)
+        if residual <= _TOLERANCE or iteration >= min(_MOST_ROUNDS, problem.options.max_iterations):
+            return best
         if tell(InferenceProgress("join graph", iteration, residual, 0, 1, problem.seconds)):
-            break
+            return best
         with np.errstate(divide="ignore", invalid="ignore"):
             told = np.where(new > -np.inf, _DAMPING * np.maximum(told, -1e4) + (1.0 - _DAMPING) * new, -np.inf)
             told -= np.repeat(np.log(np.add.reduceat(np.exp(told), bounds[:-1])), sizes)
-    if best is None:
-        return None
-    if best[2] > _TOLERANCE and status == "converged":
-        status = f"stopped at the time limit of {problem.options.max_seconds} s"
-    value, beliefs, residual = best
-    exact = not joined.pairs
+
+
+def result_of(problem: Problem, m: int, answer: Answer) -> InferenceResult:
+    """An answer as a result."""
+    messages = problem.messages(carve(problem.data, "bethe").whole)
+    converged = answer.residual <= _TOLERANCE
+    status = "converged" if converged else f"stopped after {answer.iterations} iterations"
     return problem.result(
-        ExactReader(messages, {m: tree}, {m: beliefs}), m, value, converged=status == "converged", iterations=iteration,
-        updates=iteration * 2 * len(factors.tree.edges), method="auto", status=status, residual=residual,
-        bound="exact" if exact else None,
+        ExactReader(messages, {m: answer.tree}, {m: answer.beliefs}), m, answer.value, converged=converged,
+        iterations=answer.iterations, updates=answer.iterations * 2 * len(answer.tree.tree.edges), method="auto",
+        status=status, residual=answer.residual, bound="exact" if answer.exact else None,
     )  # fmt: skip
