@@ -7,10 +7,11 @@ importance sampling, which brackets log Z.
 
 Where a distribution has several modes, messages settle on one of them, which one is chance: join graphs along other
 elimination orders end elsewhere. So where answers disagree, clusters grow no further than leaves time for several of
-them, and their average is taken. Each is itself a sum over the states of the variable of which the answers before
-disagree most, weighted by their values of Z (conditioned belief propagation: Eaton & Ghahramani, AISTATS 2009). To the
-mean of log Z the average adds how much its parts differ, of which the Jensen-Shannon divergence of one variable's
-marginals is a lower bound: -F of a mixture is the mean of its parts' -F, and their divergence.
+them, and their average is taken, weighted by the root of Z: between equal weights and those of modes that share no
+state. Each is itself a sum over the states of the variable of which the answers before disagree most, weighted by
+their values of Z (conditioned belief propagation: Eaton & Ghahramani, AISTATS 2009). To the mean of log Z the average
+adds how much its parts differ, of which the Jensen-Shannon divergence of one variable's marginals is a lower bound: -F
+of a mixture is the mean of its parts' -F, and their divergence.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _DAMPING = 0.5
 #: Seconds that exact inference may take before something else is tried first, and between looks at the callback.
 _AT_ONCE, _LOOK = 2.0, 0.1
 #: States of the clusters of join graphs, in turn, and the most rounds of messages and answers.
-_LIMITS, _MOST_ROUNDS, _MOST_ANSWERS = (2**8, 2**12, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24), 200, 48
+_LIMITS, _MOST_ROUNDS, _MOST_ANSWERS = (2**8, 2**12, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24), 200, 32
 #: Answers for which larger clusters must leave time, unless those so far agree but for this divergence; the fewest
 #: that are compared; draws of an order; and the least probability of a state for one to be conditioned on it.
 _SEVERAL, _AGREED, _COMPARED, _DRAWS, _UNLIKELY = 8, 0.05, 4, 4, 1e-4
@@ -217,7 +218,7 @@ class _Search:
             rate = (left - (deadline.left or 0.0)) / (entries * len(states))
             kind = "a join graph"
             if (several := len(graphs.used)) > 1:
-                kind = f"the average of the last {several} of {graphs.n_found} join graphs"
+                kind = f"the average of {several} join graphs"
                 if averaging is not None:
                     self._told[m].pop()
                     self._since = averaging
@@ -263,7 +264,8 @@ class Answer:
     beliefs: Floats
     residual: float
     iterations: int
-    tree: Elimination
+    updates: int
+    tree: Elimination  #: any, for where factors start
     exact: bool
 
 
@@ -271,8 +273,8 @@ class _JoinGraphs:
     """Answers of join graphs for one instance, and what they are together."""
 
     def __init__(self, problem: Problem, m: int, tree: JunctionTree) -> None:
-        self._problem, self._m, self._first, self.n_found = problem, m, tree, 0
-        self._kept: list[Answer] = []  # the later half of the answers, or the last few
+        self._problem, self._m, self._first = problem, m, tree
+        self._found: list[Answer] = []
         self._last: Sequence[Evidence] = [{}]
         cardinalities, tables, self._hubs = problem.data.structure.scopes(m)
         self._sizes, self._scopes, self._n_tables = cardinalities.tolist(), [*tables, *self._hubs], len(tables)
@@ -300,39 +302,48 @@ class _JoinGraphs:
     ) -> bool:
         """Whether there was time for another answer."""
         answer = on_join_graph(problem, self._m, joined, tell, states)
-        if answer is None or (self._kept and problem.deadline.has_passed):
+        if answer is None or (self._found and problem.deadline.has_passed):
             return False
-        self.n_found += 1
+        self._found.append(replace(answer, tree=self._found[0].tree) if self._found else answer)
         self._last = states
-        self._kept = [*self._kept, answer][-max(self.n_found - self.n_found // 2, _COMPARED) :]
         return True
 
-    def _divergences(self) -> tuple[Floats, Floats]:
-        """The Jensen-Shannon divergence of answers, by hub, and the mean of their marginals."""
-        marginals = np.array([answer.beliefs[-self._states[-1] :] for answer in self._kept])
-        mean = marginals.mean(axis=0)
+    def _divergences(self, answers: Sequence[Answer], weights: Floats) -> tuple[Floats, Floats]:
+        """The Jensen-Shannon divergence of weighted answers, by hub, and the mean of their marginals."""
+        marginals = np.array([answer.beliefs[-self._states[-1] :] for answer in answers])
+        mean = weights @ marginals
         with np.errstate(divide="ignore", invalid="ignore"):
-            terms = np.where(marginals > 0.0, marginals * np.log(marginals / mean), 0.0).mean(axis=0)
+            terms = weights @ np.where(marginals > 0.0, marginals * np.log(marginals / mean), 0.0)
         return np.add.reduceat(terms, self._states[:-1]), mean
+
+    def _compared(self) -> tuple[Floats, Floats]:
+        """How the last answers diverge."""
+        answers = self._found[-_COMPARED:]
+        return self._divergences(answers, np.full(len(answers), 1.0 / len(answers)))
+
+    @property
+    def n_found(self) -> int:
+        """How many answers there are."""
+        return len(self._found)
 
     @property
     def agree(self) -> bool:
-        """Whether there are several answers, and they are near to each other."""
-        return len(self._kept) > 1 and float(self._divergences()[0].max()) <= _AGREED
+        """Whether there are several answers, and the last ones are near to each other."""
+        return self.n_found > 1 and float(self._compared()[0].max()) <= _AGREED
 
     @property
     def used(self) -> list[Answer]:
-        """What the result is the average of: the last alone, of the largest clusters, where all agree."""
-        return self._kept[-1:] if len(self._kept) == 1 or self._kept[-1].exact or self.agree else self._kept
+        """What the result is the average of: the last alone, of the largest clusters, where these agree."""
+        return self._found[-1:] if self._found[-1].exact or self.agree else self._found
 
     def conditions(self) -> Sequence[Evidence]:
         """The likely states of the variable of which answers disagree most for the number of these.
 
         Answers that agree do so given its states, so that these are kept.
         """
-        if len(self._kept) < 2 or self.agree:
+        if self.n_found < 2 or self.agree:
             return self._last
-        divergences, mean = self._divergences()
+        divergences, mean = self._compared()
         likely = mean > _UNLIKELY
         gain = divergences / np.maximum(np.add.reduceat(likely, self._states[:-1]) - 1, 1)
         gain[[len(scope) > 1 for scope in self._hubs]] = -1.0
@@ -343,11 +354,13 @@ class _JoinGraphs:
         return [{v: s} for s in np.flatnonzero(likely[slice(*self._states[hub : hub + 2])]).tolist()]
 
     def result(self) -> InferenceResult:
-        """The average of what is used; for its log Z see the head of this module."""
-        used, values = self.used, np.array([answer.value for answer in self.used])
-        mixed = _mixed(used, np.full(len(used), 1.0 / len(used)))
-        value = float(values.mean()) + (float(self._divergences()[0].max()) if len(used) > 1 else 0.0)
-        return result_of(self._problem, self._m, replace(mixed, value=value))
+        """The average of what is used, weighted by the root of Z; for its log Z see the head of this module."""
+        used = self.used
+        values = np.array([answer.value for answer in used])
+        weights = np.exp(0.5 * (values - values.max()))
+        weights /= weights.sum()
+        value = float(weights @ values + self._divergences(used, weights)[0].max())
+        return result_of(self._problem, self._m, replace(_mixed(used, weights), value=value))
 
 
 def on_join_graph(
@@ -379,9 +392,9 @@ def _mixed(answers: Sequence[Answer], weights: Floats) -> Answer:
     for answer, weight in zip(answers, weights, strict=True):
         beliefs += weight * answer.beliefs
     residual = float(np.median([answer.residual for answer in answers]))
-    iterations = sum(answer.iterations for answer in answers)
+    iterations, updates = (sum(getattr(answer, name) for answer in answers) for name in ("iterations", "updates"))
     exact = all(answer.exact for answer in answers)
-    return replace(answers[-1], beliefs=beliefs, residual=residual, iterations=iterations, exact=exact)
+    return replace(answers[-1], beliefs=beliefs, residual=residual, iterations=iterations, updates=updates, exact=exact)
 
 
 def _settled(
@@ -412,7 +425,8 @@ def _settled(
             new -= np.repeat(np.log(np.add.reduceat(np.exp(new), bounds[:-1])), sizes)
         # Ends may agree by symmetry before they have told each other anything.
         residual = float(np.nanmax(np.abs([ends - ends[other], np.exp(new) - np.exp(told)]), initial=0.0))
-        best = Answer(value, beliefs[: tree.n_own], residual, iteration, tree, not joined.pairs)
+        updates = iteration * 2 * len(tree.tree.edges)
+        best = Answer(value, beliefs[: tree.n_own], residual, iteration, updates, tree, not joined.pairs)
         if residual <= _TOLERANCE or iteration >= min(_MOST_ROUNDS, problem.options.max_iterations):
             return best
         if tell(InferenceProgress("join graph", iteration, residual, 0, 1, problem.seconds)):
@@ -429,6 +443,6 @@ def result_of(problem: Problem, m: int, answer: Answer) -> InferenceResult:
     status = "converged" if converged else f"stopped after {answer.iterations} iterations"
     return problem.result(
         ExactReader(messages, {m: answer.tree}, {m: answer.beliefs}), m, answer.value, converged=converged,
-        iterations=answer.iterations, updates=answer.iterations * 2 * len(answer.tree.tree.edges), method="auto",
+        iterations=answer.iterations, updates=answer.updates, method="auto",
         status=status, residual=answer.residual, bound="exact" if answer.exact else None,
     )  # fmt: skip
