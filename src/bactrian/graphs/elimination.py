@@ -129,10 +129,10 @@ def junction_tree(
     orders
         Greedy rules to draw, of ``"min-fill"``, ``"min-mean-fill"`` and ``"min-weight"``.
     restarts
-        How often each rule is drawn at most. The first draw breaks ties by the variable's number, the others
-        at random, and after some draws only the best rule goes on. No more are drawn once an order adds no edge (the
-        graph is chordal, the tree optimal), or once further search would cost more time than the tables of the best
-        tree.
+        How often each rule is drawn at most. With seed 0 the first draw breaks ties by the variable's number, others do
+        so at random, and after some draws only the best rule goes on. No more are drawn once an order adds no edge
+        (the graph is chordal, the tree optimal), or once further search would cost more time than the tables of the
+        best tree.
     seed
         Seed of the random draws.
     memory_budget
@@ -197,7 +197,7 @@ def _best_elimination(
         if restart == _TRIED:
             orders = [winner]
         for rule in orders:
-            if restart > 0:
+            if restart > 0 or seed > 0:
                 spread = _JITTERS[restart % len(_JITTERS)]
                 rank, jitter = generator.permutation(n), np.exp(spread * generator.standard_normal(n))
             order, bag_offsets, bags, added = eliminate(

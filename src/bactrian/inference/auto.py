@@ -7,11 +7,10 @@ importance sampling, which brackets log Z.
 
 Where a distribution has several modes, messages settle on one of them, which one is chance: join graphs along other
 elimination orders end elsewhere. So where answers disagree, clusters grow no further than leaves time for several of
-them, and their average is taken, weighted by the root of Z: between equal weights and those of modes that share no
-state. Each is itself a sum over the states of the variable of which the answers before disagree most, weighted by
-their values of Z (conditioned belief propagation: Eaton & Ghahramani, AISTATS 2009). To the mean of log Z the average
-adds how much its parts differ, of which the Jensen-Shannon divergence of one variable's marginals is a lower bound: -F
-of a mixture is the mean of its parts' -F, and their divergence.
+them, and their average is taken. Each is itself a sum over the states of the variable of which the answers before
+disagree most, weighted by their values of Z (conditioned belief propagation: Eaton & Ghahramani, AISTATS 2009). To the
+mean of log Z the average adds how much its parts differ, of which the Jensen-Shannon divergence of one variable's
+marginals is a lower bound: -F of a mixture is the mean of its parts' -F, and their divergence.
 """
 
 from __future__ import annotations
@@ -53,9 +52,11 @@ _DAMPING = 0.5
 _AT_ONCE, _LOOK = 2.0, 0.1
 #: States of the clusters of join graphs, in turn, and the most rounds of messages and answers.
 _LIMITS, _MOST_ROUNDS, _MOST_ANSWERS = (2**8, 2**12, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24), 200, 32
-#: Answers for which larger clusters must leave time, unless those so far agree but for this divergence; the fewest
-#: that are compared; draws of an order; and the least probability of a state for one to be conditioned on it.
-_SEVERAL, _AGREED, _COMPARED, _DRAWS, _UNLIKELY = 8, 0.05, 4, 4, 1e-4
+#: Answers for which larger clusters must leave time, unless the last few, so many, diverge by less than this; the
+#: divergence at which no more are needed; the residual of messages that go round in circles.
+_SEVERAL, _COMPARED, _AGREED, _SETTLED, _UNSETTLED = 8, 4, 0.05, 1e-3, 0.1
+#: Draws of an elimination order, and the least probability of a state that is worth a condition.
+_DRAWS, _UNLIKELY = 4, 1e-4
 #: Particles of annealing: so many as there should be time for, by the links of a model, within these bounds.
 _MOST_MOVES, _LEAST_SAMPLES, _MOST_SAMPLES = 2**23, 64, 1024
 
@@ -193,9 +194,9 @@ class _Search:
         limits = [limit for limit in _LIMITS if 8 * limit <= budget] or [1]
         level, entries, rate, first, averaging = -1, 0, 0.0, self._best[m], None
         while not self._over() and graphs.n_found < _MOST_ANSWERS:
-            states, planned = graphs.conditions(), Deadline(_PLANNED * (deadline.left or 0.0))
+            states, planned = graphs.conditions(_AGREED), Deadline(_PLANNED * (deadline.left or 0.0))
             tree = graphs.tree(states[0], planned)
-            chosen = None
+            chosen, agree = None, graphs.divergence <= _AGREED
             for n in range(level + 1, len(limits)):
                 joined = graphs.joined(tree, limits[n], planned)
                 if joined is None:
@@ -203,17 +204,19 @@ class _Search:
                 larger = joined.factors.tree.table_entries
                 if larger <= entries and joined.pairs:
                     continue
-                needed = rate * larger * len(states) * (1 if graphs.agree else _SEVERAL)
+                needed = rate * larger * len(states) * (1 if agree else _SEVERAL)
                 held = 8 * joined.factors.tree.message_entries
                 if not entries or (needed <= (deadline.left or 0.0) and held <= budget):
                     chosen, level, entries = joined, n, larger
                 break
-            if chosen is None and not graphs.agree and rate * entries * len(states) <= (deadline.left or 0.0):
-                chosen = graphs.joined(tree, limits[level], planned)
-            if chosen is None:
-                return
+            if chosen is None and not graphs.settled:
+                if agree:
+                    states = graphs.conditions(_SETTLED)
+                    tree = graphs.tree(states[0], planned)
+                if rate * entries * len(states) <= (deadline.left or 0.0):
+                    chosen = graphs.joined(tree, limits[level], planned)
             left = deadline.left or 0.0
-            if not self._for(left, partial(graphs.add, chosen, states, self._tell)):
+            if chosen is None or not self._for(left, partial(graphs.add, level, chosen, states, self._tell)):
                 return
             rate = (left - (deadline.left or 0.0)) / (entries * len(states))
             kind = "a join graph"
@@ -275,6 +278,7 @@ class _JoinGraphs:
     def __init__(self, problem: Problem, m: int, tree: JunctionTree) -> None:
         self._problem, self._m, self._first = problem, m, tree
         self._found: list[Answer] = []
+        self._levels: list[int] = []  # of their clusters
         self._last: Sequence[Evidence] = [{}]
         cardinalities, tables, self._hubs = problem.data.structure.scopes(m)
         self._sizes, self._scopes, self._n_tables = cardinalities.tolist(), [*tables, *self._hubs], len(tables)
@@ -298,28 +302,25 @@ class _JoinGraphs:
         return join_graph(self._sizes, self._scopes, self._n_tables, tree, limit, deadline)
 
     def add(
-        self, joined: JoinGraph, states: Sequence[Evidence], tell: Callable[[InferenceProgress], bool], problem: Problem
-    ) -> bool:
+        self, level: int, joined: JoinGraph, states: Sequence[Evidence], tell: Callable[[InferenceProgress], bool],
+        problem: Problem,
+    ) -> bool:  # fmt: skip
         """Whether there was time for another answer."""
         answer = on_join_graph(problem, self._m, joined, tell, states)
         if answer is None or (self._found and problem.deadline.has_passed):
             return False
         self._found.append(replace(answer, tree=self._found[0].tree) if self._found else answer)
+        self._levels.append(level)
         self._last = states
         return True
 
-    def _divergences(self, answers: Sequence[Answer], weights: Floats) -> tuple[Floats, Floats]:
-        """The Jensen-Shannon divergence of weighted answers, by hub, and the mean of their marginals."""
+    def _divergences(self, answers: Sequence[Answer]) -> tuple[Floats, Floats]:
+        """The Jensen-Shannon divergence of answers, by hub, and the mean of their marginals."""
         marginals = np.array([answer.beliefs[-self._states[-1] :] for answer in answers])
-        mean = weights @ marginals
+        mean = marginals.mean(axis=0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            terms = weights @ np.where(marginals > 0.0, marginals * np.log(marginals / mean), 0.0)
+            terms = np.where(marginals > 0.0, marginals * np.log(marginals / mean), 0.0).mean(axis=0)
         return np.add.reduceat(terms, self._states[:-1]), mean
-
-    def _compared(self) -> tuple[Floats, Floats]:
-        """How the last answers diverge."""
-        answers = self._found[-_COMPARED:]
-        return self._divergences(answers, np.full(len(answers), 1.0 / len(answers)))
 
     @property
     def n_found(self) -> int:
@@ -327,26 +328,40 @@ class _JoinGraphs:
         return len(self._found)
 
     @property
-    def agree(self) -> bool:
-        """Whether there are several answers, and the last ones are near to each other."""
-        return self.n_found > 1 and float(self._compared()[0].max()) <= _AGREED
+    def divergence(self) -> float:
+        """How far the last answers are from each other; infinite where there are no two."""
+        return float(self._divergences(self._found[-_COMPARED:])[0].max()) if self.n_found > 1 else math.inf
+
+    @property
+    def settled(self) -> bool:
+        """Whether more answers would change nothing."""
+        near = self.n_found >= _COMPARED and self.divergence <= _SETTLED
+        return self._found[-1].exact or (near and self._found[-1].residual <= _TOLERANCE)
 
     @property
     def used(self) -> list[Answer]:
-        """What the result is the average of: the last alone, of the largest clusters, where these agree."""
-        return self._found[-1:] if self._found[-1].exact or self.agree else self._found
+        """What the result is the average of: those of the largest clusters where the last agree, all elsewhere.
 
-    def conditions(self) -> Sequence[Evidence]:
-        """The likely states of the variable of which answers disagree most for the number of these.
-
-        Answers that agree do so given its states, so that these are kept.
+        Answers whose messages do not settle at all count only where all are like that.
         """
-        if self.n_found < 2 or self.agree:
+        if self._found[-1].exact:
+            return self._found[-1:]
+        least = self._levels[-1] if self.divergence <= _AGREED else 0
+        used = [answer for answer, level in zip(self._found, self._levels, strict=True) if level >= least]
+        return [answer for answer in used if answer.residual <= _UNSETTLED] or used
+
+    def conditions(self, near: float) -> Sequence[Evidence]:
+        """The likely states of the variable of which answers disagree most, or is least certain, for their number.
+
+        Answers as ``near`` as that to each other are so given the states of the one before, so that these are kept.
+        """
+        if self.n_found < 2 or self.divergence <= near:
             return self._last
-        divergences, mean = self._compared()
+        divergences, mean = self._divergences(self._found[-_COMPARED:])
         likely = mean > _UNLIKELY
-        gain = divergences / np.maximum(np.add.reduceat(likely, self._states[:-1]) - 1, 1)
-        gain[[len(scope) > 1 for scope in self._hubs]] = -1.0
+        entropies = np.add.reduceat(-mean * np.log(np.maximum(mean, 1e-300)), self._states[:-1])
+        gain = (divergences + 1e-6 * entropies) / np.maximum(np.add.reduceat(likely, self._states[:-1]) - 1, 1)
+        gain[[len(scope) > 1 for scope in self._hubs]] = 0.0
         hub = int(np.argmax(gain))
         if gain[hub] <= 0.0:
             return [{}]
@@ -354,13 +369,11 @@ class _JoinGraphs:
         return [{v: s} for s in np.flatnonzero(likely[slice(*self._states[hub : hub + 2])]).tolist()]
 
     def result(self) -> InferenceResult:
-        """The average of what is used, weighted by the root of Z; for its log Z see the head of this module."""
+        """The average of what is used; for its log Z see the head of this module."""
         used = self.used
-        values = np.array([answer.value for answer in used])
-        weights = np.exp(0.5 * (values - values.max()))
-        weights /= weights.sum()
-        value = float(weights @ values + self._divergences(used, weights)[0].max())
-        return result_of(self._problem, self._m, replace(_mixed(used, weights), value=value))
+        value = float(np.mean([answer.value for answer in used]) + self._divergences(used)[0].max())
+        mixed = _mixed(used, np.full(len(used), 1.0 / len(used)))
+        return result_of(self._problem, self._m, replace(mixed, value=value))
 
 
 def on_join_graph(
