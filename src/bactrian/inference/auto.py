@@ -52,8 +52,8 @@ _DAMPING = 0.5
 _AT_ONCE, _LOOK = 2.0, 0.1
 #: States of the clusters of join graphs, in turn, and the most rounds of messages and answers.
 _LIMITS, _MOST_ROUNDS, _MOST_ANSWERS = (2**8, 2**12, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24), 200, 32
-#: Answers for which larger clusters must leave time, unless the last few, so many, diverge by less than this; the
-#: divergence at which no more are needed; the residual of messages that go round in circles.
+#: Runs of messages for which larger clusters must leave time, unless the last few answers diverge by less than this;
+#: how many these are; the divergence at which no more are needed; the residual of messages that go round in circles.
 _SEVERAL, _COMPARED, _AGREED, _SETTLED, _UNSETTLED = 8, 4, 0.05, 1e-3, 0.1
 #: Draws of an elimination order, and the least probability of a state that is worth a condition.
 _DRAWS, _UNLIKELY = 4, 1e-4
@@ -192,7 +192,7 @@ class _Search:
         """Join graphs of growing clusters, and along other orders, while there is time by what those before took."""
         graphs, budget = _JoinGraphs(self._inner, m, tree), self._problem.options.memory_budget
         limits = [limit for limit in _LIMITS if 8 * limit <= budget] or [1]
-        level, entries, rate, first, averaging = -1, 0, 0.0, self._best[m], None
+        level, entries, run, rate, first, averaging = -1, 0, 0.0, 0.0, self._best[m], None
         while not self._over() and graphs.n_found < _MOST_ANSWERS:
             states, planned = graphs.conditions(_AGREED), Deadline(_PLANNED * (deadline.left or 0.0))
             tree = graphs.tree(states[0], planned)
@@ -204,7 +204,7 @@ class _Search:
                 larger = joined.factors.tree.table_entries
                 if larger <= entries and joined.pairs:
                     continue
-                needed = rate * larger * len(states) * (1 if agree else _SEVERAL)
+                needed = (run + rate * (larger - entries)) * max(len(states), 1 if agree else _SEVERAL)
                 held = 8 * joined.factors.tree.message_entries
                 if not entries or (needed <= (deadline.left or 0.0) and held <= budget):
                     chosen, level, entries = joined, n, larger
@@ -213,12 +213,13 @@ class _Search:
                 if agree:
                     states = graphs.conditions(_SETTLED)
                     tree = graphs.tree(states[0], planned)
-                if rate * entries * len(states) <= (deadline.left or 0.0):
+                if run * len(states) <= (deadline.left or 0.0):
                     chosen = graphs.joined(tree, limits[level], planned)
             left = deadline.left or 0.0
             if chosen is None or not self._for(left, partial(graphs.add, level, chosen, states, self._tell)):
                 return
-            rate = (left - (deadline.left or 0.0)) / (entries * len(states))
+            run = (left - (deadline.left or 0.0)) / len(states)
+            rate = 2.0 * _PER_ENTRY * graphs.rounds / len(states)  # part of the time does not grow with tables
             kind = "a join graph"
             if (several := len(graphs.used)) > 1:
                 kind = f"the average of {several} join graphs"
@@ -328,6 +329,11 @@ class _JoinGraphs:
         return len(self._found)
 
     @property
+    def rounds(self) -> int:
+        """How often the last answer has passed messages."""
+        return self._found[-1].iterations
+
+    @property
     def divergence(self) -> float:
         """How far the last answers are from each other; infinite where there are no two."""
         return float(self._divergences(self._found[-_COMPARED:])[0].max()) if self.n_found > 1 else math.inf
@@ -353,9 +359,9 @@ class _JoinGraphs:
     def conditions(self, near: float) -> Sequence[Evidence]:
         """The likely states of the variable of which answers disagree most, or is least certain, for their number.
 
-        Answers as ``near`` as that to each other are so given the states of the one before, so that these are kept.
+        Answers that agree do so given the states of the last, so that these are kept; without such, ``near`` decides.
         """
-        if self.n_found < 2 or self.divergence <= near:
+        if self.n_found < 2 or self.divergence <= (_AGREED if self._last[0] else near):
             return self._last
         divergences, mean = self._divergences(self._found[-_COMPARED:])
         likely = mean > _UNLIKELY
