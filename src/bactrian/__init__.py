@@ -66,8 +66,8 @@ if TYPE_CHECKING:
     from bactrian.estimators.labellings import flat_scorer
     from bactrian.estimators.markov_random_field import MarkovRandomField
     from bactrian.estimators.multi_label_crf import MultiLabelCRF
+    from bactrian.estimators.refits import compare
     from bactrian.estimators.sequences import LinearChainCRF, SkipChainCRF
-    from bactrian.estimators.uncertainty import compare
     from bactrian.graphs.graph import ClusterGraph, chain_graph, grid_graph, junction_tree_graph, skip_chain_graph
     from bactrian.graphs.graph_data import GraphData
     from bactrian.graphs.loglinear import Instance, LogLinearModel, Moments, Samples
@@ -104,7 +104,7 @@ else:
         "estimators.markov_random_field": "MarkovRandomField",
         "estimators.multi_label_crf": "MultiLabelCRF",
         "estimators.sequences": "LinearChainCRF SkipChainCRF",
-        "estimators.uncertainty": "compare",
+        "estimators.refits": "compare",
         "graphs.graph": "ClusterGraph chain_graph grid_graph junction_tree_graph skip_chain_graph",
         "graphs.graph_data": "GraphData",
         "graphs.loglinear": "Instance LogLinearModel Moments Samples",

@@ -26,7 +26,7 @@ from bactrian.estimators.field_learning import (
     learn_conditionals,
 )
 from bactrian.estimators.fitted_field import AnswerOptions, FieldModel, FittedField, answered
-from bactrian.estimators.network import draw, interactions
+from bactrian.estimators.network import draw, edge_table, interactions
 from bactrian.estimators.pairwise import (
     FIELD_NODE_FACTORS,
     TABLES,
@@ -40,7 +40,8 @@ from bactrian.estimators.pairwise import (
     seen_cardinalities,
 )
 from bactrian.estimators.priors import N_FOLDS, Block, Fold, variances
-from bactrian.estimators.uncertainty import Bootstrap, Contrasts, Covariance, LearnedRows, check_level, edge_table
+from bactrian.estimators.refits import Bootstrap
+from bactrian.estimators.uncertainty import Contrasts, Covariance, LearnedRows, check_level
 from bactrian.frames import (
     FRAMES,
     Variables,

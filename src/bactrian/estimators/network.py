@@ -1,4 +1,4 @@
-"""The network of a field: how strongly variables are joined, and its picture."""
+"""The network of a field: how strongly variables are joined, as a table and as a picture."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
+from scipy.stats import chi2
 
 from bactrian.arrays import Floats, Ints
+from bactrian.estimators.uncertainty import SINGULAR, Covariance
 from bactrian.learners.structure import basis
 
 
@@ -23,6 +26,31 @@ def interactions(tables: list[Floats]) -> tuple[Floats, Floats]:
         by_number = [np.arange(k) - 0.5 * (k - 1) for k in table.shape]
         signs[e] = np.sign(by_number[0] @ table @ by_number[1])
     return norms, signs
+
+
+def _has_one_weight(contrasts: sp.csr_array) -> bool:
+    """Whether contrasts of an edge change together: those of two states each, and of scores."""
+    used = contrasts[:, np.unique(contrasts.indices)].toarray()
+    return len(used) == 1 or int(np.linalg.matrix_rank(used)) == 1
+
+
+def edge_table(covariance: Covariance, weights: Floats, z: float, names: Sequence[Any]) -> dict[str, list[Any]]:
+    """Columns of a table of edges, the strongest first."""
+    contrasts, rows = covariance.contrasts, []
+    theta = contrasts.matrix @ weights
+    for e, (u, v) in enumerate(contrasts.edges.tolist()):
+        block = contrasts.block(e)
+        own, of = theta[block], covariance.theta[block, block]
+        wald = float(own @ np.linalg.pinv(of, rcond=SINGULAR, hermitian=True) @ own)
+        size, low, high = float(np.sqrt(np.mean(contrasts.centred(e, theta[None]) ** 2))), np.nan, np.nan
+        if own.size and _has_one_weight(contrasts.matrix[block]):
+            size, error = float(own[0]), float(np.sqrt(of[0, 0]))
+            low, high = size - z * error, size + z * error
+        rank = np.linalg.matrix_rank(of, hermitian=True) if own.size else 0
+        rows.append((names[u], names[v], size, low, high, float(chi2.sf(wald, max(rank, 1)))))
+    rows.sort(key=lambda row: -abs(row[2]))
+    columns = ("variable", "with", "association", "low", "high", "p")
+    return {name: [row[i] for row in rows] for i, name in enumerate(columns)}
 
 
 #: Rounds of the layout, and its first and last step.

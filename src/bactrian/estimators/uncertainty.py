@@ -1,4 +1,4 @@
-"""How sure a fitted pairwise field is: covariances of its weights, refits to other weights of its rows, comparisons.
+"""How sure a fitted pairwise field is: covariances of its weights, and intervals.
 
 What the distribution tells apart of weights w are contrasts theta = M w. With state 0 as each variable's reference,
 
@@ -15,23 +15,19 @@ where Lambda in the middle is the bias of the prior, squared and averaged over w
 exact likelihood B = J, so V is the inverse Hessian, and without a prior that of Fisher's information; elsewhere it is
 the sandwich of Godambe (Annals of Mathematical Statistics 31(4), 1960) and White (Econometrica 50(1), 1982). Where
 states are missing, J is B (Berndt, Hall, Hall and Hausman 1974).
-
-A refit to other weights of the rows, as in a bootstrap, begins at w and takes steps of A^+, whose error falls with
-sqrt(rows): a few reach the tolerance of learning. Where they do not, the learner starts from there.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from scipy.special import expit, logit
-from scipy.stats import chi2, norm
+from scipy.stats import norm
 
 from bactrian.arrays import Floats, Ints
 from bactrian.camel.camel import Camel
@@ -39,18 +35,17 @@ from bactrian.camel.dual import Dual
 from bactrian.camel.entropy import carve
 from bactrian.camel.prior import Prior
 from bactrian.camel.run import Run, Settings
-from bactrian.errors import ArgumentError, check_number
-from bactrian.estimators.pairwise import PairwiseTables, incomplete_rows, is_forest
+from bactrian.errors import check_number
+from bactrian.estimators.pairwise import incomplete_rows, is_forest
 from bactrian.frames import Variables
 from bactrian.graphs.loglinear import LogLinearModel, Moments, Samples
 from bactrian.graphs.packing import pack
 from bactrian.graphs.ragged import pointer
 from bactrian.inference.infer import infer
-from bactrian.learners.learn import METHODS, learn, matched_inference
+from bactrian.learners.learn import METHODS, matched_inference
 from bactrian.learners.likelihood import Likelihood
 from bactrian.learners.pseudolikelihood import PseudoLikelihood
 from bactrian.parallel.threads import Context, Workers, single_threaded_blas
-from bactrian.solvers.solution import ConvergenceWarning
 
 #: Most contrasts whose covariance is worked out: 128 MB.
 _MOST_CONTRASTS = 4_000
@@ -58,13 +53,11 @@ _MOST_CONTRASTS = 4_000
 _STEP = 1e-3
 #: Work that slopes of an exact likelihood may take, 20 s; beyond, its information is that of so many drawn rows, whose
 #: standard errors are off by 0.3 %.
-_MOST_WORK, _DRAWN = 5e9, 1 << 16
-#: Steps of a refit, and the largest part that one may leave of the gap, before the learner takes over.
-_MOST_STEPS, _PROGRESS = 30, 0.7
+MOST_WORK, _DRAWN = 5e9, 1 << 16
 #: Eigenvalues below this part of the largest are 0.
-_SINGULAR = 1e-10
+SINGULAR = 1e-10
 #: Parts of the work for threads; messages that one of them starts from are those of its last evaluation.
-_BLOCKS = 16
+BLOCKS = 16
 #: Rows whose scores are held at once.
 _ROWS_AT_ONCE = 1 << 12
 
@@ -141,12 +134,23 @@ class Contrasts:
         """(Q,) expectations of the statistics, from marginals of variables and of edges."""
         return np.concatenate([np.zeros(0), *(p[1:] for p in variables), *(t[1:, 1:].ravel() for t in tables)])
 
+    def block(self, e: int) -> slice:
+        """The contrasts of an edge."""
+        return slice(*self.edge_first[e : e + 2])
+
+    def centred(self, e: int, theta: Floats) -> Floats:
+        """Tables (n, K_u, K_v) of an edge whose rows and columns sum to zero, from contrasts (n, Q)."""
+        shape = self.cardinalities[self.edges[e]] - 1
+        tables = np.pad(theta[:, self.block(e)].reshape(len(theta), *shape), [(0, 0), (1, 0), (1, 0)])
+        tables -= tables.mean(axis=1, keepdims=True)
+        return np.asarray(tables - tables.mean(axis=2, keepdims=True))
+
     def basis(self, precision: Floats) -> Floats:
         """(P, at most Q) directions in which the weights move the distribution, and the prior has no gauge."""
         gram = self.matrix @ self.matrix.T
         thin = gram.shape[0] < self.matrix.shape[1]
         values, vectors = np.linalg.eigh((gram if thin else self.matrix.T @ self.matrix).toarray())
-        kept = values > _SINGULAR * values.max(initial=0.0)
+        kept = values > SINGULAR * values.max(initial=0.0)
         rows = self.matrix.T @ (vectors[:, kept] / np.sqrt(values[kept])) if thin else vectors[:, kept]
         if not precision.any():
             return np.asarray(rows)
@@ -341,7 +345,7 @@ class LearnedRows:
         if self.is_conditional:
             theta = self.contrasts.matrix @ self.weights
             return np.asarray(along.T @ self.conditionals.curvature(theta, self.counts) @ along)
-        if self.method == "exact" and 2.0 * along.shape[1] * self.work > _MOST_WORK:
+        if self.method == "exact" and 2.0 * along.shape[1] * self.work > MOST_WORK:
             return self._drawn_information(along)
         slopes, steps = np.empty((along.shape[1],) * 2), _STEP / np.abs(along).max(axis=0, initial=1e-300)
 
@@ -352,7 +356,7 @@ class LearnedRows:
                 slopes[:, k] = self.basis.T @ (expected(self.weights + step) - expected(self.weights - step))
 
         n = along.shape[1]
-        Workers(self.n_threads).run(task, np.linspace(0, n, min(n, _BLOCKS) + 1).astype(np.int64))
+        Workers(self.n_threads).run(task, np.linspace(0, n, min(n, BLOCKS) + 1).astype(np.int64))
         slopes *= self.counts.sum() / (2.0 * steps)
         return 0.5 * (slopes + slopes.T)
 
@@ -402,265 +406,7 @@ class LearnedRows:
         with single_threaded_blas():
             held = self.basis.T @ (self.precision[:, None] * self.basis)
             is_exact = matched_inference(self.method)[0] == "exact" and not self.is_incomplete
-            inverse = np.linalg.pinv(self.curvature + held, rcond=_SINGULAR, hermitian=True)
+            inverse = np.linalg.pinv(self.curvature + held, rcond=SINGULAR, hermitian=True)
             middle = (self.curvature if is_exact else self.spread) + held
             along = self.contrasts.matrix @ self.basis
             return Covariance.of(self.contrasts, along @ inverse @ middle @ inverse @ along.T, self.precision)
-
-    # --- other weights of the rows ---
-
-    def refitter(self) -> Callable[[Floats], Floats]:
-        """The weights that the learner finds for other counts of the distinct rows; for one thread."""
-        if self.is_incomplete:
-            return lambda counts: self._learned(counts, self.weights)
-        held, slope = self.basis.T @ (self.precision[:, None] * self.basis), self._slope()
-        inverses: dict[float, Floats] = {}
-
-        def refit(counts: Floats) -> Floats:
-            weights = self.weights
-            total, before = float(counts.sum()), np.inf
-            for _ in range(_MOST_STEPS):
-                gap = slope(weights, counts) - self.precision * weights
-                size = float(np.abs(gap).max(initial=0.0))
-                if size <= self.options["tolerance"] * total:
-                    return weights
-                if not size <= _PROGRESS * before:
-                    break
-                before, share = size, total / float(self.counts.sum())
-                if share not in inverses:
-                    inverse = np.linalg.pinv(share * self.curvature + held, rcond=_SINGULAR, hermitian=True)
-                    inverses[share] = np.asarray(inverse)
-                weights = weights + np.asarray(self.basis @ (inverses[share] @ (self.basis.T @ gap)))
-            return self._learned(counts, weights if np.isfinite(weights).all() else None)
-
-        return refit
-
-    def _slope(self) -> Callable[[Floats, Floats], Floats]:
-        """Summed scores (P,) as a function of the weights and of counts of the distinct rows; for one thread."""
-        matrix, origin = self.contrasts.matrix, self.contrasts.origin
-        if self.is_conditional:
-            return lambda weights, counts: matrix.T @ self.conditionals.slope(matrix @ weights, counts)
-        expected = expected_features(self.model, self.method)
-        observed = self.contrasts.statistics(self.contrasts.indicators(self.distinct[0]))
-        return lambda weights, counts: matrix.T @ (counts @ observed) + counts.sum() * (origin - expected(weights))
-
-    def _learned(self, counts: Floats, start: Floats | None) -> Floats:
-        """The weights that the learner itself finds."""
-        seen = counts > 0.0
-        rows = Samples(self.model, self.distinct[0][seen], counts[seen])
-        with np.errstate(divide="ignore"), warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-            variance = 1.0 / self.precision
-            options = {"prior_variance": variance, "n_threads": 1, "start": start, **self.options}
-            return learn(rows, self.method, **options).weights
-
-    def refits(self, n: int, counts: Callable[[int], Floats]) -> Floats:
-        """(n, P) weights for counts of the distinct rows that depend on the number of the refit alone."""
-        found = np.empty((n, self.weights.size))
-        _ = self.basis, self.is_incomplete or self.curvature, self.is_conditional and self.conditionals  # once for all
-
-        def task(_: int, first: int, last: int) -> None:
-            refit = self.refitter()
-            for i in range(first, last):
-                found[i] = refit(counts(i))
-
-        with single_threaded_blas():
-            Workers(self.n_threads).run(task, np.linspace(0, n, min(n, _BLOCKS) + 1).astype(np.int64))
-        return found
-
-    def resampled(self, seed: int, i: int) -> Floats:
-        """Counts of the distinct rows in the i-th bootstrap sample."""
-        states, of = self.distinct
-        times = np.random.default_rng([seed, i]).multinomial(of.size, np.full(of.size, 1.0 / of.size))
-        return np.bincount(of, times * self.samples.sample_weight, len(states)).astype(np.float64)
-
-
-# --- bootstrap ---
-
-
-@dataclass(frozen=True, eq=False)
-class Bootstrap:
-    """Refits of a field to samples of its rows, with replacement (Efron, Annals of Statistics 7(1), 1979).
-
-    Attributes
-    ----------
-    weights : (n, n_weights)
-        Weights of each refit.
-    stability : (n_edges,)
-        Share of the refits in which an edge's interaction points the same way as in the field: has the same sign where
-        both variables have two states, and elsewhere a positive product with its centred table.
-    """
-
-    weights: Floats
-    stability: Floats
-    answers: Callable[[Floats], Any] = field(repr=False)  #: what answers questions with given weights
-
-    @staticmethod
-    def of(rows: LearnedRows, n: int, seed: int, answers: Callable[[Floats], Any]) -> Bootstrap:
-        """Refit to ``n`` samples."""
-        check_number("n", n, least=2, whole=True)
-        check_number("seed", seed, least=0, whole=True)
-        weights, contrasts = rows.refits(int(n), partial(rows.resampled, int(seed))), rows.contrasts
-        stability = np.empty(len(rows.edges))
-        for e, (u, v) in enumerate(rows.edges.tolist()):
-            block = contrasts.matrix[contrasts.edge_first[e] : contrasts.edge_first[e + 1]]
-            shape = contrasts.cardinalities[[u, v]] - 1
-            own, others = (_centred((block @ of.T).T.reshape(len(of), *shape)) for of in (rows.weights[None], weights))
-            stability[e] = np.mean((own * others).sum(axis=(1, 2)) > 0.0)
-        return Bootstrap(weights, stability, answers)
-
-    def confint(
-        self, event: Mapping[Any, Any] | None = None, given: Mapping[Any, Any] | None = None, *, level: float = 0.95
-    ) -> Any:
-        """Percentile intervals: (n_weights, 2) of the weights, or (low, high) of P(event | given)."""
-        check_level(level)
-        at = [0.5 - 0.5 * level, 0.5 + 0.5 * level]
-        if event is None:
-            return np.quantile(self.weights, at, axis=0).T
-        chances = [self.answers(weights).probability(event, given) for weights in self.weights]
-        low, high = np.quantile(chances, at)
-        return float(low), float(high)
-
-
-def _centred(contrasts: Floats) -> Floats:
-    """Tables (n, K_u, K_v) with rows and columns that sum to zero, from contrasts to their first row and column."""
-    tables = np.pad(contrasts, [(0, 0), (1, 0), (1, 0)])
-    tables = tables - tables.mean(axis=1, keepdims=True)
-    return np.asarray(tables - tables.mean(axis=2, keepdims=True))
-
-
-# --- two groups ---
-
-
-@dataclass(frozen=True, eq=False)
-class GroupComparison:
-    """Whether two groups differ in their interactions; see :func:`compare`.
-
-    Attributes
-    ----------
-    p_value : float
-        Of all edges together.
-    edges : list of pairs
-        Edges of either field, by name.
-    p_values, adjusted : (n_edges,)
-        Of each edge alone; and such that the chance of any false one below ``alpha`` is at most ``alpha``.
-    differences : list of arrays
-        Centred tables of each edge, of the first group less those of the second.
-    n_permutations : int
-    """
-
-    p_value: float
-    edges: list[tuple[Any, Any]]
-    p_values: Floats
-    adjusted: Floats
-    differences: list[Floats] = field(repr=False)
-    n_permutations: int
-
-
-def compare(field_a: Any, field_b: Any, *, n_permutations: int = 1000, seed: int = 0) -> GroupComparison:
-    """Do two groups differ, and in which edges? A permutation test on the rows that two fields were fitted to.
-
-    Fields of both groups are refitted with the edges of either, and with the first one's prior: by pseudo-likelihood,
-    unless both have the same edges and the same method, which takes little time. An edge's statistic is its squared
-    difference over its covariance, that of all edges the sum; ``adjusted`` are by the largest statistic (Westfall and
-    Young, Resampling-Based Multiple Testing, 1993). Permutations suppose that groups which do not differ in edges do
-    not differ in frequencies either; where they do, p-values are approximate, as the statistics are studentised.
-
-    Parameters
-    ----------
-    field_a, field_b : MarkovRandomField
-        Fitted to rows of the same variables with the same states, and full tables.
-    n_permutations : int
-    seed : int
-
-    Examples
-    --------
-    >>> import bactrian as bt
-    >>> a = bt.MarkovRandomField().fit([[0, 0], [1, 1]] * 20 + [[0, 1], [1, 0]] * 5)
-    >>> b = bt.MarkovRandomField().fit([[0, 0], [1, 1]] * 5 + [[0, 1], [1, 0]] * 20)
-    >>> bt.compare(a, b, n_permutations=99).p_value
-    0.01
-    """
-    check_number("n_permutations", n_permutations, least=1, whole=True)
-    check_number("seed", seed, least=0, whole=True)
-    pooled, first = _pooled(field_a.rows_, field_b.rows_)
-    n = int(n_permutations)
-    states, of = pooled.distinct
-    weight, contrasts = pooled.samples.sample_weight, pooled.contrasts
-
-    def counts(i: int) -> Floats:
-        order = np.random.default_rng([seed, i // 2]).permutation(of.size) if i > 1 else np.arange(of.size)
-        group = order[:first] if i % 2 == 0 else order[first:]
-        return np.bincount(of[group], weight[group], len(states)).astype(np.float64)
-
-    theta = pooled.refits(2 * (n + 1), counts) @ contrasts.matrix.T
-    gaps = theta[::2] - theta[1::2]
-    blocks = [slice(a, b) for a, b in zip(contrasts.edge_first[:-1], contrasts.edge_first[1:], strict=True)]
-    squares = np.empty((n + 1, len(blocks)))
-    for e, block in enumerate(blocks):
-        inverse = np.linalg.pinv(pooled.covariance.theta[block, block], hermitian=True)
-        squares[:, e] = np.einsum("nq,qr,nr->n", gaps[:, block], inverse, gaps[:, block])
-    sizes = np.maximum(np.diff(contrasts.edge_first), 1)
-    share = first / of.size
-    rarity = -chi2.logsf(squares * share * (1.0 - share), sizes)  # edges with tables of other sizes are comparable
-    largest, total = rarity.max(axis=1, initial=0.0), squares.sum(axis=1)
-    shapes = zip(blocks, (contrasts.cardinalities[contrasts.edges] - 1).tolist(), strict=True)
-    return GroupComparison(
-        p_value=float(np.mean(total >= total[0])),
-        edges=[(pooled.variables.names[u], pooled.variables.names[v]) for u, v in contrasts.edges.tolist()],
-        p_values=np.mean(rarity >= rarity[0], axis=0),
-        adjusted=np.mean(largest[:, None] >= rarity[0], axis=0),
-        differences=[_centred(gaps[:1, block].reshape(1, *shape))[0] for block, shape in shapes],
-        n_permutations=int(n),
-    )
-
-
-def _pooled(a: LearnedRows, b: LearnedRows) -> tuple[LearnedRows, int]:
-    """The rows of both fields, learned together, and the number of those of the first."""
-    if (a.variables.names, a.variables.states) != (b.variables.names, b.variables.states):
-        raise ArgumentError("field_b", "must have the variables and states of field_a")
-    alike = np.array_equal(a.edges, b.edges) and a.model.n_weights == b.model.n_weights
-    model, edges, precision, method = a.model, a.edges, a.precision, a.method
-    if not alike:
-        edges = np.unique(np.sort(np.concatenate([a.edges, b.edges]), axis=1), axis=0)
-        model = PairwiseTables("full", a.model.graph.cardinalities, edges).model
-        n = int(a.model.graph.cardinalities.sum())
-        of_edges = [own.precision[n:] for own in (a, b) if len(own.edges)]
-        precision = np.repeat([a.precision[:n].mean(), np.mean(of_edges[0])], [n, model.n_weights - n])
-    if not alike or a.method != b.method or 2.0 * model.n_weights * a.work > _MOST_WORK:
-        method = "pseudolikelihood"
-    weight = np.concatenate([a.samples.sample_weight, b.samples.sample_weight])
-    samples = Samples(model, np.concatenate([a.samples.X, b.samples.X]), weight)
-    with np.errstate(divide="ignore"):
-        learned = learn(samples, method, prior_variance=1.0 / precision, n_threads=a.n_threads, **a.options)
-    own = {"model": model, "edges": edges, "samples": samples, "precision": precision, "method": method}
-    return replace(a, weights=learned.weights, **own), len(a.samples.X)
-
-
-# --- a table of edges ---
-
-
-def _has_one_weight(contrasts: sp.csr_array) -> bool:
-    """Whether contrasts of an edge change together: those of two states each, and of scores."""
-    used = contrasts[:, np.unique(contrasts.indices)].toarray()
-    return len(used) == 1 or int(np.linalg.matrix_rank(used)) == 1
-
-
-def edge_table(covariance: Covariance, weights: Floats, z: float, names: Sequence[Any]) -> dict[str, list[Any]]:
-    """Columns of a table of edges, the strongest first."""
-    contrasts, rows = covariance.contrasts, []
-    theta = contrasts.matrix @ weights
-    for e, (u, v) in enumerate(contrasts.edges.tolist()):
-        block = slice(contrasts.edge_first[e], contrasts.edge_first[e + 1])
-        shape = contrasts.cardinalities[[u, v]] - 1
-        own, of = theta[block], covariance.theta[block, block]
-        wald = float(own @ np.linalg.pinv(of, rcond=_SINGULAR, hermitian=True) @ own)
-        table, low, high = _centred(own.reshape(1, *shape)), np.nan, np.nan
-        size = float(np.sqrt(np.mean(table**2)))
-        if own.size and _has_one_weight(contrasts.matrix[block]):
-            size, error = float(own[0]), float(np.sqrt(of[0, 0]))
-            low, high = size - z * error, size + z * error
-        rank = np.linalg.matrix_rank(of, hermitian=True) if own.size else 0
-        rows.append((names[u], names[v], size, low, high, float(chi2.sf(wald, max(rank, 1)))))
-    rows.sort(key=lambda row: -abs(row[2]))
-    columns = ("variable", "with", "association", "low", "high", "p")
-    return {name: [row[i] for row in rows] for i, name in enumerate(columns)}
