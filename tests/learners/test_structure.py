@@ -303,6 +303,33 @@ def test_default_is_not_worse_than_independent_variables(coupled):
     assert gain > 0.5 if coupled else gain > -1e-6
 
 
+def test_default_joins_all_pairs_where_states_follow_from_others():
+    rng = np.random.default_rng(1)
+    maps = rng.integers(0, 2, (24, 3, 3))  # of two causes with three states each
+
+    def rows(n):
+        causes = rng.integers(3, size=(n, 2))
+        X = maps[:, causes[:, 0], causes[:, 1]].T
+        return np.where(rng.random(X.shape) < 0.01, 1 - X, X)
+
+    X, test = rows(100), rows(1000)
+    field = bt.MarkovRandomField(cardinalities=2).fit(X)
+    options = {"edges": "select", "criterion": "aic", "method": "pseudolikelihood"}
+    few = bt.MarkovRandomField(cardinalities=2, **options).fit(X)
+    assert field.selection_.startswith("complete: all 276 pairs, since")
+    assert len(few.edges_) < 150
+    assert field.pseudo_score(test) > few.pseudo_score(test) + 0.2
+
+
+def test_default_selects_where_states_follow_from_others_by_few_edges():
+    rng = np.random.default_rng(0)
+    causes = rng.integers(4, size=(560, 2))
+    X = np.hstack([np.eye(4, dtype=int)[of] for of in (causes[:, 0], causes[:, 1], causes[:, 0] // 2)])
+    field = bt.MarkovRandomField(cardinalities=2).fit(X[:60])
+    assert field.selection_.startswith("select: 17 of 66 pairs")
+    assert field.pseudo_score(X[60:]) > -0.1
+
+
 def pseudo_score(field, X):
     variables, pairs = field.log_potentials()
     tables = dict(zip(map(tuple, field.edges_.tolist()), pairs, strict=True))

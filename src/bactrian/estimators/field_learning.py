@@ -1,7 +1,10 @@
 """What a field finds in its rows: which variables are joined, under which prior, and the tables themselves.
 
 Without a word, all pairs are joined where exact learning takes them on and rows are many for their weights; elsewhere
-edges are selected (:mod:`bactrian.learners.structure`), by the criterion ``"aic"``.
+edges are selected (:mod:`bactrian.learners.structure`), by the criterion ``"aic"``. Where states follow from others,
+its least value mostly counts weights that the rows cannot tell. If one variance for all edges pays there, few edges are
+not what helps, and all pairs are joined: of two states that never meet, the true states of the others say so, and
+held-out conditionals do not miss the edge, but the distribution does.
 
 The variance of edges is walked to by the loss of rows that are held out, state by state given the others of the row,
 which needs no log Z: each half of at most 2,000 complete rows is learned from and judged by the other. Edges that
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -59,7 +62,8 @@ class Joined:
     edges: Ints
     why: str = ""
     path: dict[str, list[float]] | None = None  #: of the selection
-    variances: Floats | None = None  #: of priors that were found with them, for a pseudo-likelihood
+    variances: Floats | None = None  #: of edges under which a pseudo-likelihood has the optimum of the selection
+    prior: dict[str, Any] | None = None  #: what ``"auto"`` stands for, where it was needed to choose them
 
 
 def check_edges(edges: Any, criterion: Any) -> None:
@@ -126,7 +130,27 @@ def joined(
     if of_edges is None:
         return Joined(found, f"select: {why}", path)
     of_edges = np.where(np.isnan(of_edges), VARIANCE, of_edges)
-    return Joined(found, f"select: {why}", path, of_edges)
+    selected = Joined(found, f"select: {why}", path, of_edges)
+    return _widened(selected, possible, tables, variables, rows) if word == "auto" and not criterion else selected
+
+
+def _widened(selected: Joined, possible: Ints, tables: str, variables: Variables, rows: HeldOutRows) -> Joined:
+    """All pairs, where states follow from others and one variance for all pays."""
+    assert selected.path is not None
+    best = int(np.argmin(selected.path["criterion"]))
+    expected, lost = selected.path["criterion"][best], -2.0 * selected.path["pseudo_log_likelihood"][best]
+    if expected < 2.0 * lost:
+        return selected
+    prior, _ = rows.chosen(PairwiseTables.of(tables, variables, selected.edges), selected.variances)
+    if isinstance(prior["edges"], list):
+        return replace(selected, prior=prior)
+    of_all, loss = rows.chosen(PairwiseTables.of(tables, variables, possible), None)
+    if 2.0 * rows.weights.sum() * loss > expected:
+        return replace(selected, prior=prior)
+    why = (
+        f"complete: all {len(possible)} pairs, since the {len(selected.edges)} of least aic do best under one variance"
+    )
+    return Joined(possible, why, selected.path, None, of_all)
 
 
 # --- the prior of edges ---
@@ -185,14 +209,14 @@ class HeldOutRows:
             total += float(self.weights[test] @ tables.conditional_losses(self.states[test], solution.weights))
         return total
 
-    def chosen(self, tables: PairwiseTables, selected: Floats | None) -> dict[str, Any]:
+    def chosen(self, tables: PairwiseTables, selected: Floats | None) -> tuple[dict[str, Any], float]:
         """Variances of variables, the usual one, and of edges: that of least loss, or the ``selected`` ones.
 
-        The rows that judge have helped to select, but one for all may still pay.
+        The rows that judge have helped to select, but one for all may still pay. Also the least loss of a row.
         """
         usual: dict[str, Any] = {"variables": VARIANCE, "edges": _EDGES if selected is None else selected.tolist()}
         if self._are_few or not len(tables.edges):
-            return usual
+            return usual, np.inf
         tried: list[float] = []
 
         def loss(variance: float) -> float:
@@ -201,7 +225,10 @@ class HeldOutRows:
 
         most = np.inf if selected is None else _PAYS * self.loss(tables, usual)
         found = {**usual, "edges": walked(loss, _START, _EDGES, _RANGE)}
-        return usual if self._deadline.has_passed or min(tried) > most else found
+        if self._deadline.has_passed:
+            return usual, np.inf
+        least, size = min(tried), sum(float(self.weights[part].sum()) for part in self._parts)
+        return (usual, most / size) if least > most else (found, least / size)
 
 
 # --- tables ---

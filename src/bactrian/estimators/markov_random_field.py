@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import DensityMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
-from bactrian.arrays import Arrays, Bools, Floats, Ints
+from bactrian.arrays import Arrays, Bools, Floats, Ints, nonnegative_weights
 from bactrian.errors import ArgumentError, ArgumentTypeError, check_choice, check_number, warn
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.field_learning import (
@@ -90,7 +90,8 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         rest: ``[("age", "smoker"), "select"]``. ``"tree"`` is the tree of greatest likelihood. ``"auto"``, the default,
         is complete where exact learning takes it on and edges have at most 10 free weights or one for five rows (or
         with hidden variables, ``"shared"`` or ``"potts"`` tables), else ``"select"`` with the criterion ``"aic"``: it
-        predicts, where that of ``"select"`` finds edges. ``selection_`` says which.
+        predicts, where that of ``"select"`` finds edges. Where states follow from others all pairs may be joined, too.
+        ``selection_`` says which.
     criterion : {"ebic", "aic", "cv", "stability"}, optional
         What selects edges: ``"ebic"``, the default of ``"select"``, is best at finding them, ``"aic"`` and ``"cv"``
         at predicting; ``"stability"`` bounds the number of false ones.
@@ -247,7 +248,9 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         if self.hidden:
             variables = variables.with_hidden(self.hidden)
             states = np.hstack([states, np.full((len(states), variables.n_hidden), -1)])
-        joined = self._joined(variables, states, sample_weight, again)
+        weights = nonnegative_weights(sample_weight, "sample_weight", len(states))
+        rows = HeldOutRows(states, weights, self.n_threads, self.max_seconds)
+        joined = self._joined(variables, rows, again)
         check_tables_fit(self.tables, variables, joined.edges)
         tables = PairwiseTables.of(self.tables, variables, joined.edges, self.node_factors)
         if not again:
@@ -266,20 +269,17 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         if joined.path is not None:
             self.path_ = make_frame(self._kept.frames or "table", joined.path)
         if isinstance(self.prior_variance, str) and self.prior_variance == "auto":
-            rows = HeldOutRows(states, samples.sample_weight, self.n_threads, self.max_seconds)
-            self._chosen = rows.chosen(tables, joined.variances)
+            self._chosen = joined.prior or rows.chosen(tables, joined.variances)[0]
         return samples
 
-    def _joined(self, variables: Variables, states: Ints, sample_weight: Any, again: bool) -> Joined:
+    def _joined(self, variables: Variables, rows: HeldOutRows, again: bool) -> Joined:
         """The pairs that are joined; with ``warm_start`` those of the last fit where they were found in rows."""
         if not is_by_rows(self.edges):
             return Joined(checked_edges(variables.edges(self.edges), self.shape, len(variables.names)))
         if again:
             return Joined(self._edges, getattr(self, "selection_", ""), None, self._selected)
+        Domain(np.array(variables.cardinalities), []).checked_states(rows.states, "X", unknown=True)
         check_tables_fit(self.tables, variables, checked_edges("complete", None, len(variables.names)))
-        apart = PairwiseTables.of("full", variables, np.zeros((0, 2), dtype=np.int64))
-        weights = Samples(apart.model, states, sample_weight).sample_weight
-        rows = HeldOutRows(states, weights, self.n_threads, self.max_seconds)
         return joined(self.edges, self.criterion, self.tables, variables, rows, most_work=_MOST_WORK, seed=self.seed)
 
     def fit_marginals(
