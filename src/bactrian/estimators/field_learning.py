@@ -179,11 +179,6 @@ class HeldOutRows:
     def _deadline(self) -> Deadline:
         return Deadline(prior_seconds(self.max_seconds))
 
-    @property
-    def _are_few(self) -> bool:
-        """Whether they say nothing of a prior."""
-        return sum(part.size for part in self._parts) < _LEAST
-
     def loss(self, tables: PairwiseTables, prior: dict[str, Any]) -> float:
         """The loss of the conditionals of both halves."""
         of_weights, total = variances(prior, tables.blocks), 0.0
@@ -215,7 +210,7 @@ class HeldOutRows:
         The rows that judge have helped to select, but one for all may still pay. Also the least loss of a row.
         """
         usual: dict[str, Any] = {"variables": VARIANCE, "edges": _EDGES if selected is None else selected.tolist()}
-        if self._are_few or not len(tables.edges):
+        if sum(part.size for part in self._parts) < _LEAST or not len(tables.edges):
             return usual, np.inf
         tried: list[float] = []
 

@@ -235,7 +235,7 @@ class MarkovRandomField(DensityMixin, LearnedEstimator):  # type: ignore[misc]  
         callback : callable, optional
             Sees a :class:`Progress` after every iteration; returning True stops learning.
         """
-        return self._fit(lambda: self.encode(X, y, sample_weight), callback)
+        return self._fit(partial(self.encode, X, y, sample_weight), callback)
 
     def encode(self, X: Any, y: object = None, sample_weight: ArrayLike | None = None) -> Samples:
         """The data that :meth:`fit` learns from; :meth:`adopt` keeps what is learned from them.
