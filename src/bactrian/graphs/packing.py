@@ -258,8 +258,9 @@ def _collect_tables(models: Sequence[LogLinearModel], structure: GraphStructure)
 
 def _stacked(tables: Sequence[ClusterTables]) -> Ints:
     """Where the rows of each cluster begin with the tables of all models stacked; -1: it has none."""
-    first = pointer([own.rows.shape[0] for own in tables])
-    return np.concatenate([np.where(own.start >= 0, own.start + k, -1) for own, k in zip(tables, first, strict=False)])
+    first = pointer([own.rows.shape[0] for own in tables])[:-1]
+    starts = np.concatenate([own.start for own in tables])
+    return np.where(starts >= 0, starts + np.repeat(first, [own.start.size for own in tables]), -1)
 
 
 def _rows(starts: Ints, source: Ints, sizes: Ints) -> tuple[Ints, Ints]:
