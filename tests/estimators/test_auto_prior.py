@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 import bactrian as bt
-from bactrian.estimators.auto_prior import Trial, chosen_prior, sampled
+from bactrian.estimators.auto_prior import Conditionals, Trial, chosen_prior, sampled
 from bactrian.graphs.graph_data import GraphData
 from bactrian.parallel.threads import Deadline, Workers
 from bactrian.runs.packs import estimator_of_pack, write_pack
@@ -36,7 +37,6 @@ def test_losses_are_those_of_conditionals_written_out(tables: str, edge_inputs: 
     data = graphs(tables=tables, edge_inputs=edge_inputs, unknown=True)
     rng = np.random.default_rng(0)
     weights = rng.normal(size=data.n_weights)
-    trial = Trial(data, lambda scores: np.ones(data.n_weights), Workers(1), Deadline(None))
     assert data.labels is not None
     nodes, (table,) = data.split_weights(weights)
     by_edge = np.tile(table, (len(data.edges), 1, 1)) if not edge_inputs else None
@@ -50,16 +50,31 @@ def test_losses_are_those_of_conditionals_written_out(tables: str, edge_inputs: 
     logs = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
     known = np.flatnonzero(data.labels >= 0)
     by_node = -np.repeat(data.weights, np.diff(data.node_pointer))[known] * logs[known, data.labels[known]]
-    train, test = trial.folds[0][0][1], trial.folds[0][1][1]
-    assert train.loss(weights) + test.loss(weights) == pytest.approx(by_node.sum())
-    value, gradient = train.value_and_gradient(weights)
-    assert value == pytest.approx(train.loss(weights))
-    step = 1e-6
-    for k in range(data.n_weights):
-        ahead, behind = weights.copy(), weights.copy()
-        ahead[k] += step
-        behind[k] -= step
-        assert gradient[k] == pytest.approx((train.loss(ahead) - train.loss(behind)) / (2 * step), abs=1e-5)
+    of = Conditionals(data, Workers(1))
+    x = np.tile(weights[of.numbers], (3, 1))
+    assert of.held_out_loss(x) == pytest.approx(by_node.sum())
+    x += 0.1 * rng.normal(size=x.shape)
+    _, gradient = of.value_and_gradient(x)
+    for at in np.ndindex(x.shape):
+        ahead, behind = x.copy(), x.copy()
+        ahead[at] += 1e-6
+        behind[at] -= 1e-6
+        slope = (of.value_and_gradient(ahead)[0] - of.value_and_gradient(behind)[0]) / 2e-6
+        assert gradient[at] == pytest.approx(slope, abs=1e-5)
+
+
+def test_what_is_held_out_does_not_teach_and_the_rest_does_not_judge() -> None:
+    data, rng = graphs(), np.random.default_rng(1)
+    of = Conditionals(data, Workers(1))
+    x = rng.normal(size=(3, of.numbers.size))
+    value, judged = of.value_and_gradient(x)[0], of.held_out_loss(x)
+    assert value + judged == pytest.approx(sum(of.held_out_loss(np.tile(own, (3, 1))) for own in x))
+    alone = [
+        of.held_out_loss(np.where(np.arange(3)[:, None] == part, x, 0.0)) - of.held_out_loss(np.zeros_like(x))
+        for part in range(3)
+    ]
+    assert judged - of.held_out_loss(np.zeros_like(x)) == pytest.approx(sum(alone))
+    assert sorted(np.concatenate(of.held_out)) == list(range(data.n_nodes))
 
 
 def words(n: int = 60, seed: int = 0, noise: float = 3.0) -> tuple[list[Any], list[Any]]:
@@ -134,15 +149,34 @@ def test_large_data_are_judged_by_a_sample_of_whole_graphs() -> None:
     part = sampled(data)
     assert part.n_nodes == 10_000
     assert sampled(part) is part
-    assert chosen_prior(data, ("nodes", "edges"), 1) == chosen_prior(part, ("nodes", "edges"), 1)
+    of_part = chosen_prior(part, ("nodes", "edges"), 1)
+    assert chosen_prior(data, ("nodes", "edges"), 1) == {**of_part, "edges": 2.0 * of_part["edges"]}
 
 
-@pytest.mark.parametrize(("n", "n_parts"), [(599, 3), (600, 1)])
-def test_one_part_is_held_out_where_it_has_graphs_enough(n: int, n_parts: int) -> None:
-    data = graphs(n)
-    trial = Trial(data, lambda scores: np.ones(data.n_weights), Workers(1), Deadline(None))
-    assert [held_out.size > data.n_nodes // 4 for held_out in trial.held_out] == [True] * n_parts
-    assert np.unique(np.concatenate(trial.held_out)).size == sum(map(np.size, trial.held_out))
+@pytest.mark.parametrize(("n", "n_parts"), [(2_999, 3), (3_000, 1)])
+def test_one_part_is_held_out_where_it_has_labels_enough(n: int, n_parts: int) -> None:
+    labels = np.arange(n) % 2
+    data = GraphData(
+        labels[:, None].astype(float), np.zeros((0, 2), dtype=int), n_labels=2, labels=labels,
+        node_counts=np.full(n, 1),
+    )  # fmt: skip
+    held_out = Conditionals(data, Workers(1)).held_out
+    assert [part.size > n // 4 for part in held_out] == [True] * n_parts
+    assert np.unique(np.concatenate(held_out)).size == sum(map(np.size, held_out))
+
+
+def test_labels_of_trees_are_judged_as_exact_inference_tells_them() -> None:
+    (X, y), edges = words(40), {"edges": True}
+    model = bt.LinearChainCRF(prior_variance=1.0)
+    data = model.encode(X, y)
+    trial = Trial(data, lambda scores: np.full(data.n_weights, scores["all"]), Workers(1), Deadline(None))
+    found, total = trial.loss({"all": 1.0}, **edges), 0.0
+    for part, held_out in enumerate(trial.conditionals.held_out):
+        model.fit(X, y)
+        model.adopt(replace(model.solution_, weights=trial.weights(part)))
+        rows = np.concatenate(model.predict_marginals(X))
+        total -= np.log(rows[held_out, np.concatenate(y)[held_out]]).sum()
+    assert found == pytest.approx(total)
 
 
 def test_packs_choose_what_files_do(tmp_path: Path) -> None:

@@ -262,13 +262,14 @@ def spans_constant(inputs: Any) -> bool:
     asked = np.zeros(n, dtype=bool)
     asked[np.linspace(0, n - 1, min(n, _ASKED)).astype(np.int64)] = True
     rows = Inputs(inputs).rows(asked)
-    rows = sp.csr_array(rows.multiplied_out() if isinstance(rows, BundledRows) else rows)
-    used = rows[:, np.unique(rows.indices)]
-    if 0 in used.shape:
+    rows = rows.multiplied_out() if isinstance(rows, BundledRows) else rows
+    squares, _ = Inputs(rows).squares_and_counts()
+    used = np.flatnonzero(squares)
+    if 0 in (asked.sum(), used.size):
         return False
-    scale = np.sqrt(np.asarray(used.power(2).mean(axis=0)).ravel())
-    found = lsmr(used / scale, np.ones(used.shape[0]), atol=1e-7, btol=1e-7, maxiter=200)
-    return bool(found[3] <= _LEFT_OVER * used.shape[0] ** 0.5)
+    scaled = rows[:, used] @ sp.diags_array((asked.sum() / squares[used]) ** 0.5)
+    found = lsmr(scaled, np.ones(asked.sum()), atol=1e-7, btol=1e-7, maxiter=200)
+    return bool(found[3] <= _LEFT_OVER * asked.sum() ** 0.5)
 
 
 def sums_over_labels(data: GraphData, change: Callable[[Any], Any]) -> Floats:

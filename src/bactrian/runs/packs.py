@@ -15,7 +15,7 @@ import numpy as np
 
 from bactrian.atomic_files import atomic_folder
 from bactrian.engines.files import PackedFolder
-from bactrian.estimators.auto_prior import sampled_places
+from bactrian.estimators.auto_prior import of_all, sampled_places
 from bactrian.estimators.base import LearnedEstimator
 from bactrian.estimators.encoding import GrowingVocabulary
 from bactrian.estimators.labelled_sequences import SequenceCodec
@@ -110,8 +110,12 @@ def _choose_prior_of_pack(
     if settings.estimator().prior_variance != "auto":
         return
     estimator.set_params(prior_variance="auto")
-    chosen = set(sampled_places(np.array(sizes)).tolist())
+    places = sampled_places(np.array(sizes))
+    chosen = set(places.tolist())
     encoded([part for place, part in enumerate(parts) if place in chosen])
+    codec = estimator.codec_
+    times = sum(sizes) / max(1, sum(np.array(sizes)[places]))
+    estimator.codec_ = replace(codec, auto_prior=of_all(codec.auto_prior, codec.block_names[0], times))
 
 
 def _graph_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[GraphData]:
