@@ -232,7 +232,7 @@ def test_learning_says_that_inference_is_elsewhere(learned):
         solution = bt.learn(data, **options)
     assert solution.attained < 0.95
     assert solution.path is None
-    result = bt.infer(data, solution.weights, "rbp", tolerance=1e-3)[0]
+    result = bt.infer(data, solution.weights, "bp", tolerance=1e-6)[0]  # by sweeps, too: "rbp" may end elsewhere
     cold = np.stack(result.variables)
     own = np.stack([solution.beliefs[0][v] for v in range(truth.size)])
     assert solution.attained == pytest.approx(1.0 - 0.5 * np.abs(cold - own).sum(axis=1).mean(), abs=0.01)
