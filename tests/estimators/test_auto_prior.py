@@ -139,18 +139,19 @@ def test_fields_choose_by_pseudo_likelihood() -> None:
     assert few.prior_variance_ == {"variables": 10.0, "edges": 1.0}
 
 
-def test_large_data_are_judged_by_a_sample_of_whole_graphs() -> None:
+@pytest.mark.parametrize(("pairs", "times"), [([], 4.0), ([(0, 1), (1, 2), (0, 2)], 2.0)])  # on trees the square
+def test_large_data_are_judged_by_a_sample_of_whole_graphs(pairs: list[tuple[int, int]], times: float) -> None:
     n, rng = 4_000, np.random.default_rng(0)
     labels = rng.integers(0, 2, 5 * n)
+    edges = (5 * np.arange(n)[:, None, None] + np.array(pairs, dtype=int).reshape(-1, 2)).reshape(-1, 2)
     data = GraphData(
-        (labels + rng.normal(size=5 * n))[:, None], np.zeros((0, 2), dtype=int), n_labels=2, labels=labels,
-        node_counts=np.full(n, 5),
-    )  # fmt: skip
+        (labels + rng.normal(size=5 * n))[:, None], edges, n_labels=2, labels=labels, node_counts=np.full(n, 5)
+    )
     part = sampled(data)
     assert part.n_nodes == 10_000
     assert sampled(part) is part
     of_part = chosen_prior(part, ("nodes", "edges"), 1)
-    assert chosen_prior(data, ("nodes", "edges"), 1) == {**of_part, "edges": 2.0 * of_part["edges"]}
+    assert chosen_prior(data, ("nodes", "edges"), 1) == {**of_part, "edges": times * of_part["edges"]}
 
 
 @pytest.mark.parametrize(("n", "n_parts"), [(2_999, 3), (3_000, 1)])

@@ -112,10 +112,9 @@ def _choose_prior_of_pack(
     estimator.set_params(prior_variance="auto")
     places = sampled_places(np.array(sizes))
     chosen = set(places.tolist())
-    encoded([part for place, part in enumerate(parts) if place in chosen])
+    sample = encoded([part for place, part in enumerate(parts) if place in chosen])
     codec = estimator.codec_
-    times = sum(sizes) / max(1, sum(np.array(sizes)[places]))
-    estimator.codec_ = replace(codec, auto_prior=of_all(codec.auto_prior, codec.block_names[0], times))
+    estimator.codec_ = replace(codec, auto_prior=of_all(codec.auto_prior, codec.block_names[0], sample, sum(sizes)))
 
 
 def _graph_parts(settings: RunSettings, estimator: Any, chunk: int) -> Iterator[GraphData]:
