@@ -432,7 +432,7 @@ def test_errors_of_other_allocators_are_explained_too(words, monkeypatch):
         btt.learn(loopy_data(), device="cpu")
 
 
-@pytest.mark.parametrize("place", ["loss.Stars", "graphs.settle", "batch.build_structure", "graphs.observed_counts"])
+@pytest.mark.parametrize("place", ["loss.Stars", "graphs.settle", "batch.build_structure", "graphs.subtract_observed"])
 def test_too_little_memory_is_explained_in_a_loss(place, monkeypatch):
     nodes, table, labels = batch_scores("cpu")
     monkeypatch.setattr(f"{ENGINE}.{place}", full)

@@ -725,6 +725,8 @@ for structure, shape in (("chain", (4, 5)), ("grid", (4, 3, 3))):
     shared(inputs[half], labels[half]).backward()
     for one, other in zip(alone.parameters(), shared.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad)
+    del shared  # its threads, too, before those of the group
+torch.distributed.barrier()
 torch.distributed.destroy_process_group()
 """
 
