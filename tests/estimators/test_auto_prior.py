@@ -154,6 +154,16 @@ def test_large_data_are_judged_by_a_sample_of_whole_graphs(pairs: list[tuple[int
     assert chosen_prior(data, ("nodes", "edges"), 1) == {**of_part, "edges": times * of_part["edges"]}
 
 
+def test_chains_with_unknown_labels_choose_a_prior() -> None:
+    rng = np.random.default_rng(0)
+    y = [np.cumsum(rng.random(12) < 0.2) % 2 for _ in range(40)]
+    X = [labels[:, None] + rng.normal(size=(12, 1)) for labels in y]
+    half = [[int(label) if rng.random() < 0.7 else None for label in labels] for labels in y]
+    crf, known = bt.LinearChainCRF().fit(X, half), bt.LinearChainCRF().fit(X, y)
+    assert crf.prior_variance_["transitions"] > 0.1
+    assert crf.score(X, y) > known.score(X, y) - 0.02
+
+
 @pytest.mark.parametrize(("n", "n_parts"), [(2_999, 3), (3_000, 1)])
 def test_one_part_is_held_out_where_it_has_labels_enough(n: int, n_parts: int) -> None:
     labels = np.arange(n) % 2

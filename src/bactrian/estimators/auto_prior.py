@@ -312,7 +312,8 @@ class Likelihoods:
         for nodes in held_out:
             out = np.isin(graph, graph[nodes])
             self._learned.append(_tree_dual(data.subset(~out & (data.labels >= 0)), workers))
-            judged = _tree_dual(data.subset(out), workers)
+            part = data.subset(out)
+            judged = _tree_dual(part.with_labels(np.zeros(part.n_nodes, dtype=np.int64)), workers)  # any: none is used
             self._judged.append((judged, (np.cumsum(out) - 1)[nodes], data.labels[nodes], data.weights[graph[nodes]]))
 
     def whole(self, own: Floats) -> Floats:
