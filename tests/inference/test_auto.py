@@ -179,7 +179,7 @@ def test_join_graphs_that_disagree_are_averaged() -> None:
     """A grid with several modes: marginals of the first are .061 off in the mean, their average .02."""
     model = model_of(*grid(10, 1.5))
     exact = bt.infer(model, [], "exact")
-    result = bt.infer(model, [], memory_budget=4096, max_seconds=3.0)
+    result = bt.infer(model, [], memory_budget=4096, max_seconds=8.0)  # all 32 take 1
     assert "join graphs of clusters of up to 256 states" in result.route
     far = [np.abs(p - q).max() for p, q in zip(result.variables, exact.variables, strict=True)]
     assert np.mean(far) < 0.04
